@@ -1,4 +1,4 @@
-"""What the command line decided about a grading, and what the files may do meanwhile."""
+"""Holds a grading's options, and opens sessions with workers accordingly."""
 
 import contextlib
 import threading
@@ -16,21 +16,21 @@ from grader.host.session import Session
 
 
 class Imports:
-    """Who imports a file, and when: the worker that is asked the cases as soon as it is there, its
-    helpers one after the other until somebody has got through.  One that hangs keeps two CPUs busy
-    then, and not all that there are."""
+    """When workers import a file: the one that runs the cases as soon as it is ready, its helpers
+    one after the other until one has succeeded.  A file that hangs then keeps two CPUs busy, not
+    all."""
 
     def __init__(self):
         self.one, self.got_through = threading.Lock(), False
         self.error: SubmissionError | None = None
 
     def first(self, session: Session, stage: Stage) -> None:
-        """Raises as Session.load()."""
+        """Import the file in the worker that runs the cases; raises as Session.load()."""
         session.load(stage.entry, stage.attribute, stage.positional)
         self.got_through = True
 
     def helper(self, session: Session, stage: Stage) -> None:
-        """The same; what one helper failed by the others are not asked."""
+        """Import it in a helper; if one helper fails, the others fail at once."""
         with contextlib.nullcontext() if self.got_through else self.one:
             if self.error is not None and not self.got_through:
                 raise self.error
@@ -43,8 +43,8 @@ class Imports:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request;
-    stage_timeout: of all a stage's; clock, imports: those of the stage under way."""
+    """The command line's decisions.  device: "cuda" or "cpu"; timeout: seconds per request;
+    stage_timeout: seconds per stage; clock, imports: the current stage's."""
 
     directory: Path
     device: str
@@ -57,15 +57,15 @@ class Options:
     profile: bool = False  # where the time of a right file's kernels goes
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
-    may_stop: bool = False  # in the robust cases, at the first that fails where a step is red
-    replays_all: bool = False  # right answers, and not a handful of them
-    case: str = ""  # the only one to ask, by its name
-    own: tuple = ()  # cases that only the instructor has, of whatever stage
+    may_stop: bool = False  # at the first robust case that fails, if a step is red
+    replays_all: bool = False  # replay all right answers, not just a handful
+    case: str = ""  # the name of the only case to run
+    own: tuple = ()  # the instructor's own cases, of all stages
     show: bool = False  # draw the effective attention matrix of the first wrong case
-    plot: Path | None = None  # and write it there
+    plot: Path | None = None  # file to draw it into
     page: object = None  # whose show() is told of every result: grader.page.sinks
-    explains: bool = True  # of the first wrong case, what it looks like
-    spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
+    explains: bool = True  # diagnose the first wrong case
+    spare: Callable[[bytes], Session | None] | None = None  # the waiting worker, for this file
     graded: dict[int, bytes] | None = None  # by stage, the file that --watch graded last
     first: FirstWorker | None = None
     clock: Clock | None = None
@@ -74,10 +74,11 @@ class Options:
 
 def open_session(stage: Stage, options: Options, source: bytes,
                  compile_for: int | None = None) -> Session:
-    """A worker for this file of a stage, not asked anything yet; compile_for: as Session's."""
+    """A new session with a worker for this file of a stage; compile_for: as for Worker."""
     session, user = None, options.confinement.user
     on_gpu = options.device == "cuda"
-    # One that waited finds no kernels of earlier gradings: they lie in a folder of the file's own.
+    # A waiting worker would not find kernels of earlier gradings, which are in the file's own
+    # folder.
     if options.spare is not None and compile_for is None \
             and not (on_gpu and kernel_cache.knows(source, user)):
         session = options.spare(source)
@@ -92,8 +93,8 @@ def open_session(stage: Stage, options: Options, source: bytes,
 
 
 def spare_worker(stage: Stage, options: Options) -> Session:
-    """A worker for a file that is not there yet, for Options.spare.  On a GPU it makes its context
-    and loads what Triton launches by, and what is compiled in it goes with it."""
+    """A worker for a file that is not saved yet, for Options.spare.  On a GPU it already makes its
+    context and loads Triton's launcher; what it compiles is not kept."""
     return _started(stage, options, b"")
 
 

@@ -1,4 +1,4 @@
-"""What a person reads: progress, a tick per case, what went wrong, the summary, the next command.
+"""Prints what a person reads: progress, a tick per case, what went wrong, a summary, what is next.
 """
 
 import collections
@@ -18,7 +18,7 @@ from grader.report import overview
 from grader.report.results import RAISE_LEFT, Check, Run, StageResult, told
 
 WIDTH = 80
-DETAIL_LINES = 24  # of a traceback or of the submission's own output
+DETAIL_LINES = 24  # of a traceback, or of the submission's output
 MARKS = {"pass": "✅", "skipped": "➖", "not_started": "➖", "grader_fault": "⚠️"}
 FAIL = "❌"
 WORDS = {
@@ -31,7 +31,7 @@ KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond"
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
         "mistakes, not proof against a determined cheat.")
-# What held the files, by the names of `confined`.
+# What confined the files, by the names under `confined`.
 HELD = {
     "user": "as another account", "files": "writing only into a folder of their own, this one "
     "hidden", "reads": "reading no other files than Python's and the system's",
@@ -41,14 +41,13 @@ HELD = {
 
 
 class Reporter:
-    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour;
-    neither on one that says of itself that it is dumb, as our notebooks do.
+    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR is set,
+    colour; but not on one with TERM=dumb, as in our notebooks.
 
-    verbose: a line for every case, and what held the files, instead of what is needed to go on.
-    whole: a failing case in full though a step is red: it was asked for by its name.
-    brief: nothing of what is right but the line of its stage.
-    seed: of a run of one stage, whose line of result says it; in a run of several there is a
-    summary, which says that and which stages are not started.
+    verbose: a line for every case, and what confined the files.
+    whole: a failing case in full even if a step is red, because it was asked for by name.
+    brief: for what is right, only the line of its stage.
+    seed: for the result line of a run of one stage; a run of several stages says it in its summary.
     """
 
     def __init__(self, stream=None, verbose: bool = False, seed: int | None = None,
@@ -59,20 +58,20 @@ class Reporter:
         self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
-        self.live: threading.Event | None = None  # of the line at the end that is overwritten
-        self.title = ""  # of the stage, until its first line
-        self.announced: Stage | None = None  # whose title stands there already
+        self.live: threading.Event | None = None  # of the last line, which is overwritten
+        self.title = ""  # the stage's, until its first line
+        self.announced: Stage | None = None  # the stage whose title is shown already
         self._forget()
 
     def _forget(self) -> None:
-        """What was shown, and held back, of a stage."""
+        """Reset what was shown, and held back, of a stage."""
         self.live = None
-        self.failures: set[tuple[str, str]] = set()  # by their kind
-        self.more = 0  # cases that failed as an earlier one did
-        self.passed: dict[str, tuple[Check, str]] = {}  # with its line, until nothing can fail
-        self.printed = False  # whether the file did, in a case that passed, and it was not shown
-        self.told: dict[str, str] = {}  # what was shown of red steps
-        self.lit, self.red = False, []  # whether lights were shown; the steps that are wrong
+        self.failures: set[tuple[str, str]] = set()  # kinds of failure shown
+        self.more = 0  # cases that failed like an earlier one
+        self.passed: dict[str, tuple[Check, str]] = {}  # and its line, until none can fail
+        self.printed = False  # whether the file printed in a case that passed, unseen
+        self.told: dict[str, str] = {}  # what was shown about red steps
+        self.lit, self.red = False, []  # whether steps were shown; the wrong ones
 
     # ------------------------------------------------------------- progress
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
@@ -82,7 +81,7 @@ class Reporter:
             self._line(f"{why}: small cases, {kernels}no timing.")
 
     def first_stage(self, stage: Stage) -> None:
-        """Its title at once, while all else is still being imported."""
+        """Show the title at once, while imports still run."""
         self.stage_begins(stage)
         self._announce()
         self.announced = stage
@@ -96,26 +95,25 @@ class Reporter:
 
     @contextlib.contextmanager
     def working(self, stage: Stage, what: str):
-        """A live line (stage, what, seconds) while the block runs; nothing where there is no
-        terminal: the case's own line follows soon enough."""
+        """Show a live line (stage, what, seconds) while the block runs, on a terminal only."""
         self._announce()
         if not self.is_terminal:
             yield
             return
         stop = self.live = threading.Event()
         thread = threading.Thread(target=self._tick, args=(stop, stage, what), daemon=True)
-        try:  # a save may end this at any point, also inside of start(), or below before set()
+        try:  # a save may end this anywhere, even inside start() or before set()
             thread.start()
             yield
         finally:
             stop.set()
-            with contextlib.suppress(RuntimeError):  # it was not started
+            with contextlib.suppress(RuntimeError):  # it never started
                 thread.join()
             self.live = None
             self._write("\r\x1b[K")
 
     def _tick(self, stop: threading.Event, stage: Stage, what: str) -> None:
-        """Count until stop is set, or another grading has begun."""
+        """Count seconds until stop is set or another grading begins."""
         start = time.monotonic()
         while self.live is stop and not stop.is_set():
             text = f"... problem {stage.number}: {what}, {time.monotonic() - start:.0f} s"
@@ -123,7 +121,7 @@ class Reporter:
             stop.wait(0.5)
 
     def show_steps(self, stage: Stage, steps: list[dict], why: str = "") -> None:
-        """One sign per step, and what is wrong with those that are."""
+        """Show one sign per step, and what is wrong."""
         if why:
             self._line(f"steps  no lights: {why}.")
         if not any(step["light"] in ("right", "wrong") for step in steps):
@@ -142,7 +140,8 @@ class Reporter:
         self._red_steps(steps)
 
     def _red_steps(self, steps: list[dict]) -> None:
-        """The first with its inputs, what it returned and what it should; the others in a line."""
+        """Show the first red step with inputs, results and wanted values, the others in one
+        line."""
         red = [step for step in steps if step["light"] == "wrong"]
         self.told = {step["id"]: step["text"] for step in red}
         for step in red[1:]:
@@ -161,18 +160,18 @@ class Reporter:
             self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 
     def _found_since(self, steps: list[dict]) -> None:
-        """What the search has added to the first red step since it was shown."""
+        """Show what the search has added to the first red step since then."""
         for step in [step for step in steps if step["light"] == "wrong"][:1]:
             before = self.told.get(step["id"], step["text"]).splitlines()
             for line in [line for line in step["text"].splitlines() if line not in before]:
                 self._line(f"     step {step['id']}: {line}")
 
     def check_done(self, stage: Stage, check: Check) -> None:
-        """Show the first failing case, in full where no step is red, and what is new in the others;
-        one line per passing case where none fails.  All, in full, if verbose."""
+        """Show the first failing case, in full if no step is red, and what is new in others; if
+        none fails, one line per passing case.  If verbose, show all in full."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
-            return  # the lights say so
-        # A red step's own lines, above, say more, unless this came up elsewhere.
+            return  # the steps say so
+        # The lines of a red step, above, say more, unless this happened elsewhere.
         elsewhere = (check.diagnosis or {}).get("step") not in self.red
         brief = self.red and not self.whole and not (check.outcome == "crashed" and elsewhere)
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
@@ -186,7 +185,7 @@ class Reporter:
                 self.passed[check.name] = check, line
             self.printed = self.printed or bool(check.detail.strip()) and not self.verbose
             return
-        self.passed.pop(check.name, None)  # it failed when it was replayed
+        self.passed.pop(check.name, None)  # it may have failed in its replay
         alike, first = _failure(check) in self.failures, not self.failures
         self.failures.add(_failure(check))
         if first or self.verbose:
@@ -205,7 +204,7 @@ class Reporter:
             self._line(line + said, check.outcome)
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
-        """What was left out, why it ended, and one line of result."""
+        """Show what was left out, why the stage ended, and its result in one line."""
         if result.outcome == "not_started" and self.seed is None:
             return
         self._others()
@@ -240,8 +239,8 @@ class Reporter:
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
 
     def _others(self) -> None:
-        """Cases that pass: a line for each standard one and one for all that are robust, or their
-        number where some fail; and of these the rest."""
+        """Show passing cases: a line for each standard one and one for all robust ones or, if some
+        fail, only how many; and how many more fail."""
         if not self.failures and not self.brief:
             robust = [check for check, _ in self.passed.values() if check.group == "robust"]
             for check, line in self.passed.values():
@@ -260,29 +259,29 @@ class Reporter:
         self.passed, self.more = {}, 0
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
-        """One line per warm-up, and what is wrong with it."""
+        """Show a warm-up in one line, and what is wrong with it."""
         self._line(f"{_mark(outcome)} {text}", outcome)
         for line in lines:
             self._line("     " + line)
 
     def clear(self) -> None:
-        """Clear the screen of a terminal; what scrolled away can still be scrolled to."""
+        """Clear a terminal's screen, but not what has scrolled away."""
         if self.is_terminal:
             self._write("\x1b[H\x1b[2J")
 
     def say(self, text: str) -> None:
-        """Lines of their own."""
+        """Print the text as separate lines."""
         self._line(text)
 
     def table(self, lines: list[str]) -> None:
-        """Benchmark lines, already laid out."""
+        """Print benchmark lines, already laid out."""
         self._others()
         for line in lines:
             self._line(line, wrap=False)
 
     # -------------------------------------------------------------- summary
     def summary(self, run: Run, next_command: str) -> None:
-        """One line per stage, if there are several, and their sum; then what to do next."""
+        """Print one line per stage, if there are several, and their sum; then what to do next."""
         self.title = ""
         if len(run.stages) > 1:
             self._line("")
@@ -303,12 +302,13 @@ class Reporter:
         self.next(next_command)
 
     def next(self, command: str) -> None:
-        """What to type now."""
+        """Print what to type now."""
         self._line(f"Next: {command}", wrap=False)
 
     # -------------------------------------------------------------- helpers
     def _detail(self, text: str) -> None:
-        """Traceback or output of the submission, fenced so that it cannot pose as a verdict."""
+        """Print a traceback or the submission's output, fenced so that it cannot pose as a
+        verdict."""
         lines = text.strip("\n").splitlines()
         if not lines:
             return
@@ -332,7 +332,7 @@ class Reporter:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
 
     def _announce(self) -> None:
-        """The stage's title, once there is something to say under it."""
+        """Print the stage's title, once there is something to say under it."""
         if self.title:
             title, self.title = self.title, ""
             self._line("")
@@ -350,7 +350,7 @@ class Reporter:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except BrokenPipeError:  # `| head` has read enough; the grading and its JSON go on
+        except BrokenPipeError:  # `| head` has read enough; go on for the JSON
             if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.stream = open(os.devnull, "w", encoding="utf-8")
@@ -361,26 +361,27 @@ def _mark(outcome: str) -> str:
 
 
 def _is_one_case(check: Check) -> bool:
-    """Or many together: at borders of tiles, in all configurations, compiled."""
+    """Whether the check is a single case, and not the tile borders, configurations or
+    compilation."""
     return check.name.startswith("robust/") and check.name not in (
         "robust/contract", "robust/configurations")
 
 
 def _failure(check: Check) -> tuple[str, str]:
-    """What kind of failure it is: wrong numbers are taken for one mistake until that is mended; of
-    what was raised the words count, not the numbers in them."""
+    """The kind of a failure: all wrong numbers count as one, because fixing one mistake may fix
+    them all; errors differ by their words, not by numbers in them."""
     return check.outcome, "" if check.outcome == "wrong" else re.sub(r"\d+", "", check.what)
 
 
 def _beyond(checks: list[Check]) -> str:
-    """One line on what decides nothing: beyond the assignment: 4 of 6, not D = 80, ..."""
+    """A line on cases that decide nothing: "beyond the assignment: 4 of 6, not D = 80, ..." """
     missed = [check.asks for check in checks if check.outcome != "pass"]
     said = "all of it" if not missed else f"{len(checks) - len(missed)} of {len(checks)}"
     return f"     beyond the assignment: {said}" + f", not {', '.join(missed)}" * bool(missed)
 
 
 def _isolation(run: Run) -> str:
-    """What held every file that was loaded."""
+    """A line on what confined all files that were loaded."""
     loaded = [set(result.confined) for result in run.stages if result.checks or result.confined]
     held = [name for name in HELD if loaded and all(name in c for c in loaded)]
     if not {"user", "files"} & set(held):
@@ -401,7 +402,7 @@ def _points(result: StageResult) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """Its lines; one that is too wide goes on further in."""
+    """The lines of a text, wrapped with a deeper indent."""
     lines = []
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())
@@ -412,5 +413,5 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: emoji take two."""
+    """Columns on a terminal, where emoji take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

@@ -1,7 +1,7 @@
-"""A file's step checks: each blank run on its own, in a worker of their own beside the cases.
+"""Runs a file's step checks, each blank on its own, in a worker of their own beside the cases.
 
-They give and take no points.  Where anything is in doubt a step has no light: the code around it is
-not as it was given, it uses names that another blank makes, or the worker could not run it.
+They give and take no points.  In doubt a step is not judged: the code around it was changed, it
+uses names that another blank makes, or the worker could not run it.
 """
 
 import concurrent.futures
@@ -22,24 +22,24 @@ from grader.step_checks.blanks import Blanks
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
 from grader.step_checks.table import MOVES, TOGETHER, entry
 
-PLACED = 3  # red steps at most whose mistake is looked for by changes
-# Names that leave open where the mistake is.
+PLACED = 3  # the most red steps whose mistake is searched for by changes
+# Names that do not say where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
              "alpha-in-another-base")
-SEARCH_SECONDS = 1.0  # that a red step waits for the search before it is shown
-REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
+SEARCH_SECONDS = 1.0  # how long a red step waits for the search before it is shown
+REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
 
 
 class Unasked(Exception):
-    """Why a step is not run on its own."""
+    """Why a step cannot be run on its own."""
 
 
 class StepChecks:
-    """`with` it around the cases of a stage.  result() waits for the checks; explained() for the
-    search, too, that may add a line to what is wrong.  only: one step alone."""
+    """Use it in a `with` around the cases of a stage.  result() waits for the checks, explained()
+    also for the search, which may add a line on what is wrong.  only: check one step alone."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission,
                  only: str = ""):
@@ -49,7 +49,7 @@ class StepChecks:
         self.stack = contextlib.ExitStack()
         self.found: concurrent.futures.Future | None = None
         self.searched: concurrent.futures.Future | None = None
-        self.why = ""  # there are no lights
+        self.why = ""  # why no step was checked
         self.steps: list[dict] | None = None
 
     def __enter__(self) -> "StepChecks":
@@ -57,7 +57,7 @@ class StepChecks:
         return self
 
     def begin(self) -> str:
-        """Have them asked.  -> why there are no lights, or "" """
+        """Start the checks.  -> why none can be made, or "" """
         if self.stage.needs_triton and self.file.steps:
             why = interpreter_fault()
         else:
@@ -79,7 +79,7 @@ class StepChecks:
         self.stack.close()
 
     def shown(self, reporter) -> list[dict]:
-        """Show the reader result(), or explained() if that comes soon.  -> it, for the JSON."""
+        """Show result(), or explained() if that is ready soon.  -> what was shown, for the JSON."""
         found = self.result()
         if self.searched and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
             found = self.explained()
@@ -88,26 +88,26 @@ class StepChecks:
         return self.steps
 
     def as_dicts(self) -> list[dict]:
-        """explained() for the JSON."""
+        """explained(), for the JSON."""
         return [step.as_dict() for step in self.explained()] or unlit(self.file)
 
     def endless(self) -> bool:
-        """Whether a step is known by now that does not end."""
+        """Whether a step that never ends has been found so far."""
         return (self.found is not None and self.found.done() and not self.found.exception()
                 and any(light.mistake == "timeout" for light in self.found.result()))
 
     def worker(self) -> Session | None:
-        """That of which the steps were asked, once it has nothing more to do; none if it died."""
+        """The worker that ran the steps, once it is free; None if it died."""
         done = self.searched is not None and self.searched.done()
         session = self.runner.session if done else None
         return session if session is not None and not session.gone else None
 
     def result(self) -> list[StepCheck]:
-        """One a step, in the order of the file; none of a file without steps."""
+        """One per step, in the order of the file."""
         return self._of(self.found)
 
     def explained(self) -> list[StepCheck]:
-        """The same, with what the search found."""
+        """As result(), with what the search found."""
         return self._of(self.searched)
 
     def _of(self, future: concurrent.futures.Future | None) -> list[StepCheck]:
@@ -115,7 +115,7 @@ class StepChecks:
             return []
         try:
             return future.result(ALL_SECONDS)
-        except Exception as error:  # whatever happened to them, the cases go on
+        except Exception as error:  # the cases go on, whatever happened here
             if getattr(error, "outcome", "") != "crashed":  # which the cases tell, too
                 self.why = ("the steps could not be run on their own "
                             f"({type(error).__name__}: {error})")
@@ -123,7 +123,7 @@ class StepChecks:
 
 
 class Runner:
-    """Steps put to a worker, which is replaced when one ends it."""
+    """Runs steps in a worker, which is replaced when a step ends it."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission):
         self.stage, self.options, self.source = stage, options, file.source
@@ -133,18 +133,18 @@ class Runner:
         self.first: set[str] = set()  # the steps to begin with
 
     def close(self) -> None:
-        """End the worker, also from another thread."""
+        """End the worker; may be called from another thread."""
         self.closed = True
         if self.session is not None:
             self.session.close()
 
     def lights(self, only: str = "", known: dict[str, StepCheck] | None = None) -> list[StepCheck]:
-        """check_steps(), and search() for the mistakes of those that are wrong."""
+        """check_steps(), and search() for the mistakes in wrong steps."""
         return self.search(self.check_steps(only, known))
 
     def check_steps(self, only: str = "", known: dict[str, StepCheck] | None = None
                     ) -> list[StepCheck]:
-        """One a step.  only: that one alone; known: those that need not be asked again."""
+        """One per step.  only: that step alone; known: steps that need not run again."""
         found = dict(known or {})
         for id in sorted(self.blanks.steps, key=lambda id: id not in self.first):
             if id in found:
@@ -171,20 +171,19 @@ class Runner:
         return [found.get(id) or StepCheck(id, NONE) for id in self.blanks.steps]
 
     def search(self, checks: list[StepCheck]) -> list[StepCheck]:
-        """The same; the first wrong ones that have no name, with the change that makes them right.
-        """
+        """The same checks; the first wrong ones without a name get the change that fixes them."""
         placeless = [check.id for check in checks if check.light == WRONG
                      and (check.mistake in PLACELESS or named.is_part(check.mistake))]
         placeless = sorted(placeless, key=lambda id: id not in self.first)[:PLACED]
         return [self.placed(check) if check.id in placeless else check for check in checks]
 
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
-        """One step; ids: it and those that run in front of it."""
+        """Check one step.  ids: the step, after those that run before it."""
         return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: StepCheck(
             id, NONE, seen=(f"what it returned could not be read ({error}).",)))
 
     def judged(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
-        """As light(), but what is wrong with the check itself is raised."""
+        """As light(), but raises if the check itself fails."""
         try:
             return self.run(id, asked, ids)
         except Unasked as why:
@@ -194,7 +193,7 @@ class Runner:
         """As judged().
 
         Raises:
-            Unasked: there is nothing to say of the step.
+            Unasked: the step cannot be judged.
         """
         if asked is None:
             raise Unasked("this step is not run on its own.")
@@ -219,7 +218,7 @@ class Runner:
         if "'tuple' object has no attribute" in said:
             raise Unasked("it reads a tuple by field names, and the tuple used here has none.")
         note = tuple(repair.printed(text, self.stage.filename)) if asked.kernel else ()
-        for one, answer in zip(examples, answers, strict=False):  # an error is the last
+        for one, answer in zip(examples, answers, strict=False):  # an error ends the list
             found = self.judge(one, asked, observe(answer))
             if found is not None and not found.note:
                 whole = [(other, left) for other, left in zip(
@@ -245,7 +244,7 @@ class Runner:
                     return replace(wrong, says=copied, mistake=earlier.ID if mistake is None
                                    or named.is_part(mistake) else mistake)
                 if strange and mistake == "name-not-defined":
-                    if strange <= self.blanks.constants(id):  # all of its function may use these
+                    if strange <= self.blanks.constants(id):  # all steps may use them
                         raise Unasked(f"it uses {', '.join(sorted(strange))}, which it does not "
                                       "have when it is run on its own.")
                     wrong = replace(wrong, seen=(f"It uses {', '.join(sorted(strange))}, which the "
@@ -254,7 +253,7 @@ class Runner:
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
                             for other, value in one.given.items()
-                            if type(value) is int and value > 1):  # a factor of 1 is none
+                            if type(value) is int and value > 1):  # a factor of 1 says nothing
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
                         return self.at(wrong, mistake, line,
@@ -271,12 +270,12 @@ class Runner:
                        place=f"{self.stage.filename}:{line}")
 
     def placed(self, light: StepCheck) -> StepCheck:
-        """A red light that has no name, or that of a part of a loop, with the one change of its
-        text that makes it right, or some of what it leaves."""
+        """A red step without a name, or whose name is only a part of a loop, with the one change
+        of its text that makes it, or some of its values, right."""
         return guarded(lambda: self.changed(light), lambda error: light)
 
     def changed(self, light: StepCheck) -> StepCheck:
-        """As placed(), but what is wrong with the search itself is raised."""
+        """As placed(), but raises if the search itself fails."""
         asked = entry(light.id)
         examples = asked.examples()
         text = self.text((light.id,), asked, examples)
@@ -284,7 +283,7 @@ class Runner:
         left = [observe(answer) for answer in self.ask(light.id, text, whole, examples)]
         found = [self.judge(one, asked, its) for one, its in zip(examples, left, strict=False)]
         _, worst = min((examples[number].programs, number) for number, one in enumerate(found)
-                       if one and not one.note)  # the quickest to ask again
+                       if one and not one.note)  # the quickest to run again
 
         def wrong(text: str, some: list[Example]) -> list[frozenset[str]] | None:
             answers = self.ask(light.id, text, asked, some, repair.SECONDS)
@@ -307,7 +306,7 @@ class Runner:
                        change=change.words)
 
     def earlier(self, id: str, mistake: str | None) -> str:
-        """What is said of a step that is still the one that it should differ from; or ""."""
+        """A sentence if the step is still the earlier one that it should differ from, or "" """
         other, change = earlier.CHANGES.get(id, ("", ""))
         if not other:
             return ""
@@ -320,7 +319,7 @@ class Runner:
         return ""
 
     def is_right(self, id: str, text: str, asked: StepSpec, examples: list[Example]) -> bool:
-        """Whether a step with this text would be."""
+        """Whether the step would be right with this text."""
         answers = self.ask(id, text, asked, examples, repair.SECONDS)
         if isinstance(answers, StepCheck):
             return False
@@ -329,13 +328,13 @@ class Runner:
         return len(found) == len(examples) and all(one is None or one.note for one in found)
 
     def text(self, ids: tuple[str, ...], asked: StepSpec, examples: list[Example]) -> str:
-        """As Blanks.text: a function of what the examples give."""
+        """As Blanks.text(): a function of the names in the examples."""
         given = {name: name in asked.constants for name in examples[0].given}
         return self.blanks.text(ids, given, asked.kernel)
 
     def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
-        """Names that the blanks read, no example gives and another blank of their function makes;
-        and those that anything of it makes."""
+        """-> names that the blanks read, and that only another blank of their function makes; all
+        names that the function makes."""
         bound, read = (set().union(*parts) for parts in zip(*map(self.blanks.names, ids),
                                                             strict=True))
         others = [other for other in self.blanks.steps if other not in ids
@@ -346,7 +345,7 @@ class Runner:
 
     def ask(self, id: str, text: str, asked: StepSpec, examples: list[Example], seconds: float = 0
             ) -> list[dict] | StepCheck:
-        """seconds: of CPU time for one example, if not the usual ones."""
+        """Run the step's examples.  seconds: CPU time for one example, if not the usual."""
         request = {"text": text, "seconds": seconds or SECONDS, "kernel": asked.kernel,
                    "asked": list(asked.leaves), "fakes": asked.fakes,
                    "examples": [one.request(asked.kernel) for one in examples]}
@@ -361,16 +360,16 @@ class Runner:
                 raise
             if error.waited_for_cpu:
                 return StepCheck(id, NONE, seen=("other processes kept it waiting for a CPU.",))
-            if error.outcome == "skipped":  # for what the machine lacks
+            if error.outcome == "skipped":  # this machine cannot run it
                 return StepCheck(id, NONE, seen=(f"{error.sentence}.",))
             return StepCheck(id, WRONG, seen=(f"{error.located(self.stage.filename)}.",))
 
     def judge(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
-        with np.errstate(all="ignore"):  # whatever numbers were left
+        with np.errstate(all="ignore"):  # any numbers may have been left
             return self.unfinished(one, asked, left) or one.check(left)
 
     def unfinished(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
-        """Why there is nothing to compare."""
+        """What is wrong if there is nothing to compare, or None."""
         if left.error is not None:
             error = SubmissionError("crashed", **left.error)
             said, place = error.located(self.stage.filename), error.place(self.stage.filename)
@@ -398,7 +397,7 @@ def changed(file: submission.Submission, before: bytes | None) -> set[str]:
 
 
 def damaged(file: submission.Submission) -> str:
-    """Which step's markers are not as they were given; "" where they are, or there are none."""
+    """The step whose markers were changed; "" if none were, or the file has no markers."""
     if file.steps or file.source is None or file.state == "syntax_error":
         return ""
     text = submission.decode(file.source)
@@ -419,7 +418,7 @@ def damaged(file: submission.Submission) -> str:
 
 
 def _names(one: Example, found: Wrong | None, left: Observed) -> frozenset[str]:
-    """Of what is wrong in an example; "?" of what is no error, and not as the lesson has it."""
+    """The names that are wrong in an example; "?" for what is right but not as in the lesson."""
     if found is not None and not found.note and left.error is None:
         return found.names
     right = found is None and (one.exact is None or one.exact(left))

@@ -1,4 +1,4 @@
-"""One example of a step: what is given, what was left, how the two are compared."""
+"""Describes an example of a step: the names given, the values left, and how to compare them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,12 +10,12 @@ from grader.course.calls import SubmissionError
 from grader.sandbox.wire import pack_array, unpack_array
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-EXACT, ROUNDED = 1e-5, 2e-3  # relative errors: float32 throughout; a product of float16 in it
+EXACT, ROUNDED = 1e-5, 2e-3  # relative errors in float32, and with a product in float16
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """An address, or a tile of them: at, in elements, from where the memory `name` begins."""
+    """An address or a tile of them; at: elements from the beginning of the memory `name`."""
 
     name: str
     at: object
@@ -30,8 +30,8 @@ class Saved:
 
 @dataclass
 class Observed:
-    """What a run left: a dict of names a program, the calls of stand-ins as (function, arguments),
-    the memory afterwards; or an error."""
+    """What a run left: per program a dict of names, the calls of fakes as (function, arguments),
+    and the memory; or an error."""
 
     programs: list[dict]
     calls: list[tuple[str, dict]]
@@ -90,7 +90,7 @@ class Example:
     about: Callable[[tuple[int, ...]], str] | None = None
 
     def remark(self, found: Wrong) -> str:
-        """A sentence on the number that is shown, after it; "" where there is nothing to add."""
+        """A sentence to add after the number shown, or "" """
         if found.ratio is not None:
             names = {name: value for name, value in self.given.items()
                      if type(value) in (int, float)}
@@ -101,7 +101,7 @@ class Example:
         return f" In this row {said}." if said else ""
 
     def request(self, kernel: bool) -> dict:
-        """As sandbox/worker/run_step.py takes it."""
+        """The request for sandbox/worker/run_step.py."""
         return {"given": {name: _packed(value, kernel) for name, value in self.given.items()},
                 "memory": {name: pack_array(array) for name, array in self.memory.items()},
                 "programs": self.programs, "read": list(self.memory)}
@@ -109,8 +109,8 @@ class Example:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What is asked of a step.  leaves: the names that the code after it uses; constants: those
-    given that are constexprs; fakes: as run_step.py has them; kernel: Triton, or PyTorch.
+    """How a step is checked.  leaves: the names that later code uses; constants: the given names
+    that are constexprs; fakes: see run_step.py; kernel: Triton, or else PyTorch.
     """
 
     leaves: tuple[str, ...]
@@ -120,7 +120,7 @@ class StepSpec:
     kernel: bool = True
 
     def without(self, *names: str) -> "StepSpec":
-        """The same where these are not given."""
+        """The same without these given names."""
         return replace(self, examples=lambda: [replace(one, given={
             name: value for name, value in one.given.items() if name not in names})
             for one in self.examples()])
@@ -144,10 +144,10 @@ def _packed(value, kernel: bool):
 
 
 def unpacked(value):
-    """The value that a worker told of.
+    """The value that a worker sent.
 
     Raises:
-        ValueError, TypeError, KeyError: it is none.
+        ValueError, TypeError, KeyError: it sent no valid value.
     """
     if not isinstance(value, dict):
         if not isinstance(value, bool | int | float | None):
@@ -163,7 +163,7 @@ def unpacked(value):
 
 
 def observe(answer: dict) -> Observed:
-    """What a worker says that one example left; raises as unpacked()."""
+    """What one example left, from a worker's answer; raises as unpacked()."""
     if "error" in answer:
         error = answer["error"]
         line, column = (number if type(number) is int else None
@@ -180,11 +180,10 @@ def observe(answer: dict) -> Observed:
 
 
 def guarded(check: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
-    """What the check of a step returns; a fault in the check ends neither the grading nor
-    --watch, and failed() is told of it.  What ends the worker is for the caller.
+    """Call check(); if it has a fault itself, report that to failed() and go on.
 
     Raises:
-        SubmissionError: as check().
+        SubmissionError: as check(), for the caller to handle.
     """
     try:
         return check()
@@ -196,7 +195,7 @@ def guarded(check: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
 
 # ------------------------------------------------------------------ comparing
 def same(got, want) -> bool:
-    """Whether two values are equal: numbers to a millionth, of any width."""
+    """Whether two values are equal; numbers to a millionth, whatever their dtype."""
     if isinstance(want, tuple):
         return isinstance(got, tuple) and len(got) == len(want) and all(map(same, got, want))
     if isinstance(want, Pointer):
@@ -214,8 +213,8 @@ def same(got, want) -> bool:
 
 def difference(name: str, got, want: np.ndarray, error: float = EXACT,
                free: np.ndarray | None = None) -> Wrong | None:
-    """What is wrong with a tile; None where it is near the one wanted, relative to its largest
-    numbers row by row.  free: where it does not matter, broadcast to want."""
+    """What is wrong with a tile; None if each row is near the wanted one, relative to its largest
+    numbers.  free: where values do not matter, broadcast to want."""
     want = np.asarray(want, np.float64)
     if isinstance(got, tuple | Pointer | str) or got is None:
         kind = {tuple: "several values", Pointer: "an address"}.get(type(got), str(got))
@@ -253,7 +252,8 @@ def unlike(name: str, want, got, where: str = "", more: str = "", id: str | None
 
 
 def ratio(got: np.ndarray, want: np.ndarray, size) -> float | None:
-    """got / want, if it is the same for three numbers at least; size: of what lies around them."""
+    """got / want, if it is the same for at least three numbers.  size: of the numbers around
+    them."""
     large = np.isfinite(got) & np.isfinite(want) & (np.abs(want) > 0.1 * size)
     if large.sum() < 3 or not (np.isfinite(got) == np.isfinite(want)).all():
         return None
@@ -264,7 +264,7 @@ def ratio(got: np.ndarray, want: np.ndarray, size) -> float | None:
 
 
 def factor(ratio: float, names: dict[str, float]) -> str:
-    """A factor in words: "1.2247 = sqrt(1.5)".  names: of numbers that it may be made of."""
+    """A factor in words: "1.2247 = sqrt(1.5)".  names: numbers that it may be made of."""
     known = {"log2(e)": LOG2E, "ln(2)": LN2}
     for name, value in names.items():
         if value > 0 and value != 1:
@@ -273,7 +273,7 @@ def factor(ratio: float, names: dict[str, float]) -> str:
     for under in range(1, 5):
         for over in range(1, 17):
             known[f"sqrt({over / under:g})"] = (over / under)**0.5
-    whole = abs(ratio) * 12  # halves, thirds and quarters need no other name
+    whole = abs(ratio) * 12  # halves, thirds and quarters speak for themselves
     if abs(whole - round(whole)) > 1e-4 * whole:
         found = [name for name, value in known.items() if abs(ratio - value) < 1e-4 * value]
         if len(found) == 1:  # else it may be any of them
@@ -286,18 +286,18 @@ def _kind(want: np.ndarray) -> str:
 
 
 def number(value) -> str:
-    """Short: 3, 0.25, -inf."""
+    """A number, in short: 3, 0.25, -inf."""
     return f"{float(value):.5g}"
 
 
 def first(*found: Wrong | None) -> Wrong | None:
-    """The first that is wrong, with the names of the others, else the first note."""
+    """The first Wrong, with the names of the others, or else the first note."""
     wrong = [one for one in found if one and not one.note]
     return replace(wrong[0], others=tuple(set().union(*(one.names for one in wrong[1:])))) \
         if wrong else next(filter(None, found), None)
 
 
 def randoms(seed: int):
-    """-> function (shape) -> float32 numbers, normally distributed, the same ones for a seed."""
+    """-> a function shape -> normally distributed float32 numbers, the same for the same seed."""
     generator = np.random.default_rng(seed)
     return lambda *shape: generator.standard_normal(shape).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Loops: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
+"""Checks loops: every visible key tile exactly once, masked where needed (3.2, 4.2 and copies).
 
-The fake of _attend returns other numbers than it was given, so that what a loop drops, or passes on
-wrongly, shows.  Another order, masking more than needed and tiles that show nothing are right; the
-two latter are a note.
+The fake _attend changes the numbers it is given, so that it shows if a loop drops them or passes on
+the wrong ones.  Another order is right.  Masking more than needed, and tiles that show nothing, are
+right but noted.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ from grader.step_checks.examples import (
 )
 from grader.step_checks.phases import Phase
 
-SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
+SCALE, E = 0.3, float(np.e)  # SCALE is not the 1 / sqrt(D) of any tile here
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Of which tiles: sees(own, other) -> whether a row of the program's own tile and one of the
-    walked axis belong together.  own: the program's rows; N: how many rows exist on both axes."""
+    """Which tiles a loop must visit.  sees(own, other): whether a row of the program's tile and a
+    row of the other axis belong together; own: the program's rows; N: rows on both axes."""
 
     own: np.ndarray
     N: int
-    size: int  # of a tile on the walked axis
+    size: int  # of a tile on the other axis
     sees: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    names: tuple[str, str] = ("query", "key")  # of the two axes
-    first_sees: bool = True  # whether the first tile of a row must show it something
-    masked: frozenset[int] = frozenset()  # first rows of tiles that the lesson masks in any case
+    names: tuple[str, str] = ("query", "key")  # the two axes
+    first_sees: bool = True  # whether a row must see something of its first tile
+    masked: frozenset[int] = frozenset()  # first rows of tiles that are always masked
 
     def judge(self, visits: list[tuple[int, bool]]) -> Wrong | None:
-        """visits: first row and MASKED of every call, in order."""
+        """Judge a loop's visits: first row and MASKED of every call, in order."""
         own, (mine, theirs) = self.own[self.own < self.N], self.names
         other = np.arange(self.N)
         wanted = self.sees(own[:, None], other[None])
@@ -83,7 +83,7 @@ class Loop:
         return None
 
     def wanted(self) -> list[tuple[int, bool]]:
-        """First row of every tile that is to be visited, and whether it needs the mask."""
+        """First row of every tile to visit, and whether it needs the mask."""
         own, tiles = self.own[self.own < self.N], []
         for begin in range(0, self.N, self.size):
             tile = np.arange(begin, min(begin + self.size, self.N))
@@ -93,7 +93,7 @@ class Loop:
         return tiles
 
     def drawn(self, visits: list[tuple[int, bool]], words: str) -> Wrong:
-        """Tiles visited beside those wanted, * where masked."""
+        """The tiles visited and those wanted, with * for MASKED."""
         def row(tiles) -> str:
             shown = [f"{begin}{'*' * masked}" for begin, masked in tiles[:14]]
             return " ".join(shown + ["..."] * (len(tiles) > 14)) or "none"
@@ -107,8 +107,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Calls:
-    """How a kernel loops: function, called once a tile, gives state back changed, takes begin as
-    the tile's first row, and all of passed unchanged.  own: which rows the program owns."""
+    """How a kernel loops.  function is called once per tile; it returns state changed, takes begin,
+    the tile's first row, and all of passed unchanged.  own: the program's rows."""
 
     function: str
     state: tuple[str, ...]
@@ -118,9 +118,9 @@ class Calls:
 
     def judge(self, left: Observed, given: dict, loop: Loop, scale: float, own: dict | None = None
               ) -> Wrong | None:
-        """Of a run: first the tiles, then what every call was handed, then what is left.
+        """Judge a run: first the tiles, then the arguments of every call, then what is left.
 
-        given: what is to be handed on; own: what the step itself is given, where that differs.
+        given: what has to be passed on; own: what the step itself is given, if that differs.
         """
         own = given if own is None else own
         visits, calls = [], [one for name, one in left.calls if name == self.function]
@@ -154,13 +154,13 @@ class Calls:
         return found
 
     def after(self, number: int, given: dict) -> dict[str, np.ndarray]:
-        """What the stand-in gives back from that call."""
+        """What the fake returns from that call."""
         return {name: np.full(np.shape(given[name]), 3.0 * number + i + 1)
                 for i, name in enumerate(self.state)}
 
 
 def _beyond(begin, value, own: dict) -> str:
-    """ " + row" where an address lies so much further than where the step's own begins."""
+    """ " + row" if an address is that far behind the step's own."""
     if not isinstance(value, Pointer) or not isinstance(begin, Pointer):
         return ""
     return next((f" + {name}" for name, its in own.items() if value.at - begin.at
@@ -174,8 +174,8 @@ CONSTANTS = ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N", "CAUSAL")
 
 def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
              first_sees: bool = True) -> StepSpec:
-    """The loop of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
-    multiplied with on the way."""
+    """The forward's loop over the keys.  sees(query, key, given); scale: the factor that SCALE gets
+    on the way."""
     calls = replace(FORWARD, passed=(*FORWARD.passed, *further(examples[0])))
 
     def make(example: dict) -> Example:
@@ -230,10 +230,10 @@ def variants(loop: Loop, given: dict, example: dict, scale: float, sees: Callabl
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
             queries: bool = False) -> StepSpec:
-    """Borders with which the lesson's loop meets every visible tile once, masked where it must be.
+    """Borders with which the lesson's loop visits every visible tile once, masked where needed.
 
-    visits(names) -> the (range, MASKED) of its phases, names: those given and those left.
-    queries: the loop is over the queries, of a tile of keys.
+    visits(names) -> (range, MASKED) of each phase; names: those given and those left.  queries:
+    the loop is over queries, for a tile of keys.
     """
     def make(example: dict) -> Example:
         given = tiles({name: value for name, value in example.items() if name not in leaves})
@@ -245,7 +245,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                         lambda i, j: sees(i, j, given), first_sees=False)
 
         def check(left: Observed, only: bool = True) -> Wrong | None:
-            """only: where one border alone is wrong, that is said."""
+            """only: say so if a single border is wrong."""
             found = {}
             for name in leaves:
                 value = left.programs[0][name]
@@ -266,7 +266,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]))
 
         def other(name: str):
-            """Whether the lesson's value of this one makes the loop right."""
+            """Whether the lesson's value of this name makes the loop right."""
             def fits(left: Observed) -> bool:
                 program = left.programs[0] | {name: example[name]}
                 wrong = check(replace(left, programs=[program]), only=False)
@@ -315,7 +315,7 @@ POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse"
 
 
 def tiles(example: dict) -> dict:
-    """Names that a kernel has where it loops, with those of the example."""
+    """The names that a kernel has at its loop, and those of the example."""
     M, T = example["BLOCK_M"], example["BLOCK_N"]
     start_m, start_n = example.get("start_m", 0), example.get("start_n", 0)
     rows = np.arange(max(M, T), dtype=np.int32)
@@ -327,7 +327,7 @@ def tiles(example: dict) -> dict:
 
 
 def further(example: dict) -> tuple[str, ...]:
-    """What else the calls of a loop pass on."""
+    """What else a loop passes on."""
     return tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in example)
 
 
@@ -348,7 +348,7 @@ CAUSAL = [dict(N=N, start_m=start, BLOCK_M=M, BLOCK_N=16) for M, N, start in (
 
 
 def windowed(example: dict, W: int) -> dict:
-    """An example with a window, and the borders of step 6.3."""
+    """An example with a window, with the borders of step 6.3."""
     M, T, start = example["BLOCK_M"], example["BLOCK_N"], example["start_m"]
     inner = -(-max(start + M - W, 0) // T) * T
     return example | dict(window_size=W, first=max(start - W + 1, 0) // T * T,
@@ -363,7 +363,7 @@ SINKS = [example | dict(sink_size=S) for example, S in zip(
 
 
 def window_phases(names: dict) -> list:
-    """Of step 6.4, with the borders of 6.3."""
+    """The phases of step 6.4, with the borders of 6.3."""
     T, start = names["BLOCK_N"], names["start_m"]
     return [(range(names["first"], names["inner"], T), True),
             (range(names["inner"], start, T), False),

@@ -1,4 +1,4 @@
-"""Masks: which keys each query sees (3.6, 4.6, 6.8, 7.8, 8.18, 9.21 and their copies)."""
+"""Checks masks: which keys each query sees (3.6, 4.6, 6.8, 7.8, 8.18, 9.21 and copies)."""
 
 from collections.abc import Callable
 
@@ -36,9 +36,9 @@ def sinks_or_all(query, key, given):
 
 def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
          transposed: bool = False) -> StepSpec:
-    """keep is sees(query, key, given) for every query that exists.
+    """keep must be sees(query, key, given) for every query that exists.
 
-    examples: what is given beside query and key, with their first positions as _query and _key.
+    examples: what is given besides query and key, with their first positions as _query and _key.
     """
     def make(example: dict, turned: bool) -> Example:
         given = {name: value for name, value in example.items() if name[0] != "_"}
