@@ -388,6 +388,12 @@ class _Grading:
                 print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
                 return FAULT
         self.summary(run)
+        try:
+            if options.page is not None:
+                options.page.renew()
+        except OSError as error:
+            print(f"error: cannot write {arguments.page}: {error.strerror}", file=sys.stderr)
+            return FAULT
         return self.submit(run) if arguments.submit else run.exit_code()
 
     def summary(self, run) -> None:

@@ -63,7 +63,7 @@ class Options:
     own: tuple = ()  # the instructor's own cases, of all stages
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # file to draw it into
-    page: object = None  # whose show() is told of every result: grader.page.sinks
+    page: object = None  # whose show() is told of every result: grader/page/server.py
     explains: bool = True  # diagnose the first wrong case
     spare: Callable[[bytes], Session | None] | None = None  # the waiting worker, for this file
     graded: dict[int, bytes] | None = None  # by stage, the file that --watch graded last

@@ -43,7 +43,7 @@ class FilePage:
             following = overview.after_run([result], [*STAGES], self.directory, False, False)
             if self.address and result.to_fix:
                 following = f"{result.to_fix} and save"
-            with self.news:
+            with self.news, contextlib.suppress(OSError):  # the last renew() says it
                 self.keep(Shown(stage, result, file, following * is_whole, is_whole))
                 self.renew()
 

@@ -126,3 +126,10 @@ def test_a_page_in_a_file_has_every_stage_and_names_the_command_for_a_hint(tmp_p
     text = page.path.read_text("utf-8")
     assert text.count("<h1") == 2 and "python autograder.py --hint 6.8" in text
     assert "<button" not in text and "data-live>" not in text
+
+
+def test_a_page_that_cannot_be_written_ends_no_grading_and_is_said_at_the_end(tmp_path):
+    page = FilePage(tmp_path, tmp_path / "gone" / "page.html")
+    show(page, RED)
+    with pytest.raises(FileNotFoundError):
+        page.renew()
