@@ -98,6 +98,10 @@ class Text(Source):
             left, right = self.inner(node.left), self.inner(node.comparators[0])
             for new in ("<", "<=", ">", ">="):
                 yield self.edit("wrong-comparison", node, f"{left} {new} {right}")
+            if self.kind(node.left) == self.kind(node.comparators[0]) in ("1 i", ""):
+                sign = self.of(node)[len(self.of(node.left)):-len(self.of(node.comparators[0]))]
+                for one, other in (("[:, None]", "[None, :]"), ("[None, :]", "[:, None]")):
+                    yield self.edit("wrong-axes", node, f"{left}{one}{sign}{right}{other}")
         elif isinstance(node, ast.If | ast.IfExp):
             yield self.edit("wrong-comparison", node.test, f"not ({self.of(node.test)})")
             for new, part in (("True", "narrow"), ("False", "wide")):
@@ -105,6 +109,9 @@ class Text(Source):
         elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
             old, left, right = OPERATORS[type(node.op)], self.inner(node.left), self.inner(
                 node.right)
+            if not self.kernel and old in "*@":
+                yield self.expression("wrong-operator", node, f"{left} {'*@'.replace(old, '')} "
+                                      f"{right}", node)
             if old in MEANT:
                 yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node)
             if old in ("-", "/", "//", "%", "@"):
@@ -193,7 +200,8 @@ class Text(Source):
                 or isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
             turned = f"tl.trans({self.of(node)})" if self.kernel else f"{own}.mT"
             yield self.expression("wrong-axes", node, turned)
-        if its[:1] in ("1", "") and isinstance(parent, ast.BinOp | ast.Compare):
+        if (its[:1] in ("1", "") or not self.kernel and its.endswith(" f")) and isinstance(
+                parent, ast.BinOp | ast.Compare):
             for index in ("[:, None]", "[None, :]") if self.kernel else ("[..., None]",):
                 yield self.expression("wrong-axes", node, own + index, late=its == "")
         if its in ("2 f", "1 f", "") and isinstance(parent, ast.BinOp | ast.Call):
@@ -296,12 +304,20 @@ class Text(Source):
         for name, kind in self.kinds.items():
             if kind.endswith(" b"):
                 yield 0, name
+        for one, other in itertools.permutations(
+                [name for name, kind in self.kinds.items() if kind == "1 b"], 2):
+            yield 0.3, f"{one}[:, None] & {other}[None, :]"
         ends = [end for end in ("N", "M", "D", "width") if self.kinds.get(end) == "number"]
         for name, kind in self.kinds.items():
             if kind in ("1 i", "2 i"):
                 for end, form in itertools.product(ends, ("",) if kind[0] == "2" else (
                         "", "[:, None]", "[None, :]")):
                     yield 0.5, f"{name}{form} < {end}"
+        rows, columns = ([f"({name}{form} < {end})" for name, kind in self.kinds.items()
+                          if kind == its for end in ends]
+                         for its, form in (("1 i", "[:, None]"), ("2 i", "")))
+        for one, other in itertools.product(rows, columns):
+            yield 0.9, f"{one} & {other}"
 
     def terms(self, node) -> Iterator[Edit]:
         """A factor, or a term, that may be missing."""

@@ -84,7 +84,9 @@ class Change:
             return replace(self, id=PLACE, said=f"{self.part} is wrong here.")
         lines = sorted({other.line for other in others} - {self.line})
         either = f", or in line {' or '.join(map(str, lines))}" if lines else ""
-        return replace(self, id=PLACE, quoted="", said=f"The mistake is in this line{either}.")
+        alike = not self.part and all(other.said == self.said for other in others)
+        said = f"{self.said[:-1]} in" if alike else "The mistake is in"
+        return replace(self, id=PLACE, quoted="", said=f"{said} this line{either}.")
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",

@@ -54,7 +54,7 @@ def rows() -> Example:
 
 def _ends(value) -> str:
     if not isinstance(value, np.ndarray) or not value.ndim:
-        return str(value)
+        return f"the single number {value}"
     return f"shape {value.shape}" if value.shape != (BM,) else f"{value[0]} ... {value[-1]}"
 
 

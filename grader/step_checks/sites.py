@@ -30,6 +30,10 @@ class Source:
         before = leaves[:leaves.index(wrong)] if wrong in leaves else ()
         self.makes = self.slice({wrong}) or set(map(id, self.body))
         self.makes_right = self.slice(set(before))
+        for node in self.nodes:  # of a step that crashed no values are known
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) \
+                    and isinstance(getattr(node.value, "op", node.value), ast.BitAnd | ast.Compare):
+                kinds.setdefault(node.targets[0].id, " b")
 
     def slice(self, names: set[str]) -> set[int]:
         """The statements that these names, or what is stored in memory of these names, depend on.
