@@ -81,12 +81,17 @@ class Submission:
         return f"nothing is written here yet: {self.path.name}, lines {where}." if where else ""
 
     @property
+    def _rows(self) -> list[str]:
+        """The lines of a file with steps; others may be no text at all."""
+        return lines(decode(self.source)) if self.steps else []
+
+    @property
     def unreached(self) -> tuple[str, ...]:
         """In a file whose cases all pass: blank steps that would raise, so no case reached them.
 
         A blank step that would not raise may be written elsewhere.
         """
-        rows = [] if self.source is None else lines(decode(self.source))
+        rows = self._rows
         inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
         return tuple(id for id in self.blank_steps
                      if id not in inside or any("raise" in row for row in inside[id]))
@@ -94,7 +99,7 @@ class Submission:
     @property
     def left_raises(self) -> dict[str, str]:
         """Steps that are written, though the starter's raise is still there -> what to do."""
-        rows, found = [] if self.source is None else lines(decode(self.source)), {}
+        rows, found = self._rows, {}
         for step in self.steps:
             inside = rows[step.first_line:step.last_line - 1]
             line = next((step.first_line + i for i, row in enumerate(inside, start=1)

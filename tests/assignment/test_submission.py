@@ -208,11 +208,13 @@ def test_a_syntax_error_has_its_line(tmp_path, text, line):
 
 @pytest.mark.parametrize("text", [
     b"x = '\xff'\n", b"# coding: nonsense\nx = 1\n", b"x = 1\0\n", b"(" * 5000,
+    b"# coding: punycode\n" + b"#" * (1 << 20),
     b"x = " + b"-" * 200_000 + b"1\n", b"#" * (2 << 20),
-], ids=["not utf-8", "unknown coding", "null byte", "parentheses", "nesting", "two megabytes"])
+], ids=["not utf-8", "unknown coding", "null byte", "parentheses", "long and of a slow coding",
+        "nesting", "two megabytes"])
 def test_bytes_that_are_not_python_never_break_the_reader(tmp_path, text):
     found = submission(tmp_path, text)
-    assert found.state == "syntax_error" and found.sentence
+    assert found.state == "syntax_error" and found.sentence and found.left_raises == {}
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
