@@ -287,7 +287,7 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
 
 
 def _numbers(version: str) -> list[int]:
-    """ "0.3.0+1a2b" -> [0, 3, 0]."""
+    """ "1.0.0+1a2b" -> [1, 0, 0]."""
     return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from datetime import datetime
 
 import pytest
 import yaml
@@ -121,7 +122,9 @@ def test_an_issue_form_asks_for_something_that_must_be_there(path):
 def test_the_newest_version_of_the_changelog_is_the_grader_s():
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     released = [head for head in re.findall(r"^## (.*)", changelog, re.M) if head != "Unreleased"]
-    assert released[0].partition(", ")[0] == record.VERSION
+    version, _, day = released[0].partition(", ")
+    assert version == record.VERSION
+    assert datetime.strptime(day, "%d %B %Y").date() == read(ROOT / "CITATION.cff")["date-released"]
 
 
 def test_a_release_is_tagged_with_that_version():

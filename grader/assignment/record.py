@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grader.course.stages import STAGES
 
-VERSION = "0.3.0"
+VERSION = "1.0.0"
 GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.program == program)
            for program in ("autograder.py", "autograder_optional.py")}  # their stages
 ROOT = Path(__file__).resolve().parents[2]
