@@ -44,8 +44,9 @@ function slide() {
   for (const one of document.querySelectorAll(".frames")) {
     const [program, turn] = one.querySelectorAll("input");
     const said = one.querySelector(".said");
+    const name = one.closest("section").getAttribute("aria-labelledby") + one.dataset.name;
     const programs = [...one.querySelectorAll(".program")];
-    [program.value, turn.value] = picked.get(one.dataset.name) ?? [program.value, 0];
+    [program.value, turn.value] = picked.get(name) ?? [program.value, 0];
     const show = () => {
       const now = programs[program.value];
       const turns = [...now.querySelectorAll(".turn")];
@@ -58,7 +59,7 @@ function slide() {
       const words = turn.value > 0 ? turns[turn.value - 1].dataset.says : "All its turns.";
       said.textContent = "Program " + program.value + ". " + words;
       turn.setAttribute("aria-valuetext", words);
-      picked.set(one.dataset.name, [program.value, turn.value]);
+      picked.set(name, [program.value, turn.value]);
     };
     for (const input of [program, turn]) input.addEventListener("input", show);
     one.querySelector(".sliders").classList.add("on");
