@@ -37,12 +37,12 @@ class FilePage:
 
     def show(self, stage: Stage, result: StageResult, file: Submission | None,
              is_whole: bool = False) -> None:
-        """Have the page say this of the stage.  is_whole: all is known, and not only the steps;
-        file: None if the grader failed before it was read."""
+        """Have the page say this.  is_whole: all is known; file: None if it was never read."""
         if file is not None:
             following = overview.after_run([result], [*STAGES], self.directory, False, False)
-            if self.address and result.to_fix:
-                following = f"{result.to_fix} and save"
+            to_do = result.to_fix or "".join(f"write step {id}" for id in file.blank_new[:1])
+            if self.address and to_do:
+                following = f"{to_do} and save"
             with self.news, contextlib.suppress(OSError):  # the last renew() says it
                 self.keep(Shown(stage, result, file, following * is_whole, is_whole))
                 self.renew()
@@ -66,7 +66,7 @@ class FilePage:
 
 
 class ServedPage(FilePage):
-    """`with` it: on 127.0.0.1, at an address that cannot be guessed; the last stage, and hints."""
+    """`with` it: on 127.0.0.1, at an address that cannot be guessed.  The last stage, and hints."""
 
     def __enter__(self) -> "ServedPage":
         self.token, self.version = secrets.token_urlsafe(16), 0
@@ -89,7 +89,8 @@ class ServedPage(FilePage):
 
     def keep(self, one: Shown) -> None:
         one.served, one.hints = True, self.asked
-        self.shown = {one.stage.number: one}
+        begins = one.result.outcome == "not_started"  # after a stage that has just passed
+        self.shown = {**self.shown, one.stage.number: one} if begins else {one.stage.number: one}
 
     def renew(self) -> None:
         self.body, self.version = self.text(), self.version + 1

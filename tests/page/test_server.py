@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -57,6 +58,17 @@ def test_it_shows_what_was_graded_last(page):
     ("", None, {"Origin": "http://evil.example"})])
 def test_it_serves_nothing_but_the_page_and_only_to_itself(page, path, start, headers):
     assert ask(page, path, start=start, headers=headers)[:2] == (404, "")
+
+
+def test_the_next_stage_stands_below_the_one_that_passed_until_it_is_begun(page):
+    show(page, outcome="pass")
+    blank = replace(FILE, blank_steps=("7.3",), steps=())
+    page.show(STAGES[7], StageResult(7, "Sinks", 50, "not_started"), blank, is_whole=True)
+    text = ask(page)[1]
+    assert text.index("A sliding window") < text.index("Sinks") < text.index(
+        "write step 7.3 and save")
+    page.show(STAGES[7], StageResult(7, "Sinks", 50, "wrong"), FILE, is_whole=True)
+    assert "A sliding window" not in ask(page)[1]
 
 
 def test_a_browser_that_waits_is_told_at_once_of_a_result(page):
