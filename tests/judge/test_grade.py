@@ -28,6 +28,9 @@ from grader.report.screen import Reporter
 from grader.step_checks.checks import StepChecks
 from tests.sessions import trace
 
+pytestmark = [pytest.mark.filterwarnings(f"error::{what}") for what in (  # sockets left open
+    "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")]
+
 STAGE = STAGES[1]
 SEEN = trace()
 PLAIN = "class FlashAttention2Function:\n    apply = staticmethod(abs)\n"
