@@ -1,6 +1,6 @@
-"""For --page: asks the file for what its pictures show, right or wrong as it may be.
+"""Runs the file for the pictures of --page, whether it is right or wrong.
 
-What comes back is only drawn, and decides nothing.  Where the file crashes, there is no picture.
+The results are only drawn and decide nothing.  If the file crashes, there is no picture.
 """
 
 import concurrent.futures
@@ -23,12 +23,12 @@ from grader.page import pictures
 from grader.page.pictures import Picture
 
 SECONDS = 5.0  # for one call
-BARS = 90  # of a softmax at most; each stands for neighbouring keys
-TILES = 5.5  # so many tiles long is the call whose loop is drawn: the last one is ragged
+BARS = 90  # the most for a softmax; each stands for neighbouring keys
+TILES = 5.5  # the length of the call whose loop is drawn; the last tile is ragged
 
 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
-    """Have the pictures made beside the cases, once the step checks are done."""
+    """Make the pictures beside the cases, once the step checks are done."""
     file, page = context.file, context.options.page
     if page is None or file.blank_steps or (
             context.stage.needs_triton and interpreter_fault()):
@@ -37,7 +37,7 @@ def start(context: GradingContext) -> concurrent.futures.Future | None:
 
 
 def finish(context: GradingContext, drawn: concurrent.futures.Future | None) -> None:
-    """Wait for them; a fault in a picture costs only that."""
+    """Wait for the pictures; a fault costs only that picture."""
     if drawn is not None and (error := drawn.exception()):
         context.reporter.say(f"--page: some pictures are missing ({type(error).__name__}: {error})")
 
@@ -55,12 +55,12 @@ def _draw(context: GradingContext, session: Session) -> None:
                 context.result.pictures[1:1] = made  # the loop comes second
                 context.show_page()
                 if any(picture.is_wild for picture in made):
-                    break  # a walk would not stop it, and the process might die
+                    break  # the loop's picture would fail, too, and might kill the process
 
 
 def example(stage: Stage, N: int, **changes) -> Case:
-    """A call that shows most: one head, float32, causal where the stage knows it, a window that
-    begins and ends inside of tiles."""
+    """A telling call: one head, float32, causal if the stage can be, and a window that begins and
+    ends inside of tiles."""
     return replace(Case(
         stage.number, "picture", N, D=64, dtype=torch.float32,
         is_causal=stage.is_causal or stage.chooses_mask,
@@ -69,7 +69,7 @@ def example(stage: Stage, N: int, **changes) -> Case:
 
 
 def _mask(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """Which keys every query really sees."""
+    """Draw which keys every query really sees."""
     def ask(built):
         reply = session.run(built.call)
         return dict(reply.outputs[0])
@@ -78,8 +78,8 @@ def _mask(stage: Stage, seed: int, session: Session) -> list[Picture]:
 
 
 def _memory(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """What every program loads and stores, and the online softmax in that order of the tiles; of
-    stage 1 there are no programs."""
+    """Draw what every program loads and stores, and the online softmax in that order of the tiles;
+    nothing for stage 1, which has no programs."""
     if stage.sums_rows:
         case = Case(stage.number, "picture", 200, M=40, dtype=torch.float32, grads=("x", "w"))
     else:
@@ -98,7 +98,7 @@ def _memory(stage: Stage, seed: int, session: Session) -> list[Picture]:
 
 
 def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
-    """Which rows of q, and which of k, in their order, a program reads."""
+    """-> the rows of q that a program reads; the rows of k, in order."""
     read = {name: [one.lanes[:2] for one in program if one.lanes and one.verb == "load"
                    and one.tensor.lower().removesuffix("_ptr") == name] for name in "qk"}
     return range(read["q"][0][0], read["q"][0][1] + 1) if read["q"] else range(0), read["k"]
@@ -110,12 +110,12 @@ def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> list[Pi
     if not (rows and tiles and inside):
         return []
     scores = (q @ k.T * case.D**-0.5).masked_fill(~_keep(case), -torch.inf).numpy()
-    with np.errstate(invalid="ignore"):  # -inf - -inf, of rows that see nothing
+    with np.errstate(invalid="ignore"):  # -inf - -inf, in rows that see no key
         return [pictures.softmax(*online(scores, rows, tiles))]
 
 
 def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """The tiles that every program's loop visits, and those that it should."""
+    """Draw the tiles that every program's loop visits, and those that it should visit."""
     grads = ("q", "k", "v") if stage.differentiates else ()
     call = build(example(stage, 128, grads=grads), seed).call
     *_, sizes = session.walk(call)
@@ -127,7 +127,7 @@ def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
             loops.append(loop(read[side].numpy(), sees.numpy(), sizes[side],
                                        sizes[1 - side], names))
     made = [pictures.loops(loops, case.label)] if loops else []
-    if not stage.needs_triton:  # there are no programs whose loads would tell
+    if not stage.needs_triton:  # no programs, no loads
         made += _softmax(built, range(case.N - sizes[0], case.N), [
             (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])])
     return made
@@ -140,7 +140,7 @@ def _keep(case: Case) -> torch.Tensor:
 # ------------------------------------------------------------------ what was seen, as it is drawn
 def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[str, str]
          ) -> pictures.Loop:
-    """From rows: read[i, j], row j was read for row i; sees[i, j], it is needed."""
+    """A loop from rows: read[i, j]: row j was read for row i; sees[i, j]: it is needed."""
     def tiles(x, join):
         rows = [join(x[i:i + own], axis=0) for i in range(0, len(x), own)]
         return np.array([[join(row[j:j + other]) for j in range(0, len(row), other)]
@@ -148,13 +148,13 @@ def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[
     wanted = tiles(sees, np.any)
     whole = tiles(sees, np.all)
     if sees.shape[1] % other:
-        whole[:, -1] = False  # rows that do not exist are masked off
+        whole[:, -1] = False  # rows past the end are masked off
     return pictures.Loop(tiles(read, np.any), wanted, wanted & ~whole, names, (own, other))
 
 
 def turns(program: tuple[Access, ...]) -> list[list[Access]]:
-    """The turns of a program's loop: a new one begins when a tensor is met again that this turn has
-    met, and with the stores after the last load."""
+    """The turns of a program's loop: a new one begins when a tensor comes up again, and at the
+    stores after the last load."""
     turns = [[]]
     for one in program:
         if any(one.tensor == other.tensor for other in turns[-1]):
@@ -168,8 +168,11 @@ def turns(program: tuple[Access, ...]) -> list[list[Access]]:
 
 def online(scores: np.ndarray, rows: range, tiles: list[tuple[int, int]]
            ) -> tuple[int, list[pictures.Turn], int]:
-    """The online softmax over tiles of keys (first, last), of that row of these whose maximum grows
-    most often.  scores: -inf where hidden.  -> the row, its turns, keys to a bar."""
+    """The online softmax over tiles of keys (first, last), for the row whose maximum grows most
+    often.
+
+    scores: -inf where hidden.  -> the row; its turns; keys per bar.
+    """
     tops = [[scores[row, first:last + 1].max() for first, last in tiles] for row in rows]
     grows = [(np.diff(np.maximum.accumulate(top)) > 0.05).sum() for top in tops]
     row, each = rows[int(np.argmax(grows))], -(-scores.shape[1] // BARS)

@@ -1,8 +1,8 @@
-"""--profile: where the time of a right file's kernels goes, beside what this GPU can do.
+"""Runs --profile: shows where the time of a right file's kernels goes, and what this GPU could do.
 
-The least that a call costs is what this GPU takes for its products, or for reading its inputs and
-writing its results once: the larger of the two binds (the roofline model).  Both rates are measured
-here.  Times, registers and samples are the worker's account; they decide nothing.
+A call takes at least the time for its products, and at least that for reading its inputs and
+writing its results once; the larger one binds (the roofline model).  Both rates are measured here.
+Times, registers and samples come from the worker and decide nothing.
 """
 
 import functools
@@ -20,16 +20,16 @@ from grader.sandbox.wire import dtype_name
 from grader.text import escape
 from reference import keep_mask
 
-PEAK_SIDE, PEAK_BYTES = 8192, 1 << 28  # of the product and of the copy that this GPU is measured by
-REGISTERS = 65536  # of a multiprocessor, on every GPU since 2014
-CHUNK, RESERVED = 256, 1024  # registers of a warp and shared bytes of a program come in these
-NEAR = 0.8  # of what the GPU can do
-HOTTEST, MOST, WIDTH = 3, 10_000, 80  # lines that are shown, and read; columns
+PEAK_SIDE, PEAK_BYTES = 8192, 1 << 28  # sizes of the product and the copy that measure this GPU
+REGISTERS = 65536  # per multiprocessor, on every GPU since 2014
+CHUNK, RESERVED = 256, 1024  # units of a warp's registers, and of a program's shared bytes
+NEAR = 0.8  # share of the GPU's rate
+HOTTEST, MOST, WIDTH = 3, 10_000, 80  # lines shown, lines read, columns
 
 
 @dataclass(frozen=True)
 class GPU:
-    """Multiprocessors, threads and shared bytes of one; FLOP and bytes a second, as measured."""
+    """Multiprocessors, threads and shared bytes of each; measured FLOP and bytes per second."""
 
     count: int
     threads: int
@@ -40,22 +40,22 @@ class GPU:
 
 @dataclass(frozen=True)
 class Work:
-    """Of a forward or a backward: FLOP of its products, and bytes that it must read and write."""
+    """A forward or a backward: FLOP of its products, and bytes it must read and write."""
 
     name: str
     flops: int
     bytes: int
 
     def floor(self, gpu: GPU) -> tuple[float, str]:
-        """-> the least ms that it can take, and what binds."""
+        """-> the least ms that it can take; what binds."""
         return max((1e3 * self.flops / gpu.flops, "arithmetic"),
                    (1e3 * self.bytes / gpu.bytes, "memory"))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch as the worker saw it.  registers, spilled: a thread's, each of 4 bytes; shared:
-    bytes of a program; resident: programs that a multiprocessor holds at a time."""
+    """One launch, according to the worker.  registers, spilled: per thread, of 4 bytes each;
+    shared: bytes per program; resident: programs that a multiprocessor holds at a time."""
 
     name: str
     ms: float
@@ -69,7 +69,7 @@ class Launch:
 
     @classmethod
     def read(cls, said: dict) -> "Launch":
-        """Raises ValueError, TypeError, KeyError: it is none."""
+        """Raises ValueError, TypeError, KeyError: said is no launch."""
         programs = 1
         for number in said["grid"][:3]:
             programs *= size(number)
@@ -81,7 +81,7 @@ class Launch:
         return 32 * self.warps * self.resident / gpu.threads
 
     def limited_by(self, gpu: GPU) -> str:
-        """What one more program on a multiprocessor lacks."""
+        """The resource that one more program on a multiprocessor would lack."""
         more = self.resident + 1
         a_warp = -(-32 * self.registers // CHUNK) * CHUNK
         if more * self.warps * a_warp > REGISTERS:
@@ -92,8 +92,8 @@ class Launch:
 
 
 def profile_stage(context: GradingContext, session: Session | None) -> None:
-    """Print the profile of a file, in the larger shape of its benchmark.  session: in which all
-    its answers were right; None if they were not."""
+    """Print the profile of a file at the larger shape of its benchmark.  session: the one in which
+    all its answers were right; None if they were not."""
     stage, reporter = context.stage, context.reporter
     if not context.options.profile:
         return
@@ -122,7 +122,7 @@ def profile_stage(context: GradingContext, session: Session | None) -> None:
 
 @functools.cache
 def measured(dtype: torch.dtype) -> GPU:
-    """This GPU, with the rates of a product of two square matrices and of a copy."""
+    """Measure this GPU by a product of two square matrices and a copy."""
     about = torch.cuda.get_device_properties()
     a = torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda").to(dtype)
     x = torch.empty(PEAK_BYTES, dtype=torch.uint8, device="cuda")
@@ -135,7 +135,7 @@ def measured(dtype: torch.dtype) -> GPU:
 
 
 def works(built: Built) -> list[Work]:
-    """Of the forward, and of the backward if there is one.  Sums of rows have no products."""
+    """The work of the forward, and of the backward if there is one.  Row sums have no products."""
     case, product = built.case, 0
     if not case.course_stage.sums_rows:
         seen = keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
@@ -145,13 +145,13 @@ def works(built: Built) -> list[Work]:
             for name, (shape, dtype) in results(built.call).items()}
     o = sum(made[spec.name] for spec in built.call.outputs)
     forward = Work("forward", 2 * product, given + o)
-    # The backward reads all that once more, and the gradient of o; it writes the others.
+    # The backward reads all of that again, and the gradient of o; it writes the other gradients.
     return [forward, Work("backward", 5 * product, given + o + sum(made.values()))][
         :1 + bool(case.grads)]
 
 
 def report(built: Built, gpu: GPU, phases: list[tuple[float, list[Launch]]]) -> list[str]:
-    """The lines of the profile, but for the hottest of the file."""
+    """The lines of the profile, without the file's hottest lines."""
     dtype = dtype_name(built.case.dtype)
     lines = ["--- Profile ---", f"Profiling: {built.case.label}, {dtype}",
              f"This GPU, just measured: {gpu.flops / 1e12:.0f} TFLOP/s in {dtype} products, "
@@ -185,7 +185,7 @@ def _of_launch(launch: Launch, gpu: GPU, ms: float) -> list[str]:
 
 
 def advice(launch: Launch, gpu: GPU, share: float, binds: str) -> str:
-    """One thing to try next for the launch that takes longest."""
+    """One thing to try on the launch that takes longest."""
     if launch.spilled:
         return (f"{launch.spilled} values of each thread do not fit into its registers and wait in "
                 "memory. Take num_warps=8 or smaller tiles.")
@@ -207,8 +207,8 @@ def advice(launch: Launch, gpu: GPU, share: float, binds: str) -> str:
 
 
 def hottest(context: GradingContext, built: Built) -> list[str]:
-    """The lines on which programs were most often seen at work, by a sampling profiler, in a worker
-    of their own: the profiler must be there before the kernels, and may end its process."""
+    """The lines at which a sampling profiler saw programs most often.  It runs in a worker of its
+    own, because it must start before the kernels, and may kill its process."""
     stage, text = context.stage, context.file.source.decode("utf-8", "replace").splitlines()
     try:
         with context.open_session() as session:

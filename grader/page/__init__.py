@@ -1,1 +1,1 @@
-"""Pictures and the page beside the editor: SVG and HTML, made of plain numbers and words."""
+"""Makes the page beside the editor and its pictures, HTML and SVG, from plain numbers and words."""

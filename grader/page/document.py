@@ -1,7 +1,7 @@
-"""The page beside the editor, as HTML, from the template page.html.
+"""Makes the page beside the editor, as HTML, from the template page.html.
 
-Whatever comes from a submission (names, messages, source, what it printed) is text there: the
-template escapes all that is not Markup, and only what this room made itself is.
+Whatever comes from a submission (names, messages, source, output) stays text: the template escapes
+everything that is not Markup, and only this folder makes Markup.
 """
 
 import base64
@@ -26,15 +26,16 @@ SIGNS = {"right": ("✓", "right"), "wrong": ("✗", "wrong"), "blank": ("·", "
 OUTCOMES = {"pass": "passed", "wrong": "not right yet", "timeout": "took too long",
             "missing": "no file", "not_started": "not begun", "grader_fault": "the grader failed"}
 GROUPS = {"walk": "wasted tiles", "beyond": "not graded"}
-LAST = f"hint {len(hints.RUNGS)} of {len(hints.RUNGS)}"  # of a step, as next_hint() says it
-AROUND = 3  # lines of the source above and below the one that an error names
-MOST = 26  # lines of a step that are shown
+LAST = f"hint {len(hints.RUNGS)} of {len(hints.RUNGS)}"  # as next_hint() says it
+AROUND = 3  # lines of source above and below an error's line
+MOST = 26  # lines shown of a step
 
 
 @dataclass
 class Shown:
-    """One stage.  file: as it was graded; next: what to do; is_whole: whether the tests have run;
-    hints: those asked for on this page, by step; served: so that a button can ask for one."""
+    """One stage.  file: as it was graded; next: what to do next; is_whole: whether the tests have
+    run; hints: those asked for on this page, by step; served: whether a button can ask for
+    hints."""
 
     stage: Stage
     result: StageResult
@@ -50,7 +51,7 @@ class Shown:
 
     @property
     def failure(self) -> Check | None:
-        """The first test that fails, where no step is red."""
+        """The first test that fails, if no step is red."""
         failed = (check for check in self.result.checks if check.group != "beyond"
                   and check.outcome not in ("pass", "skipped")
                   and (check.diagnosis or {}).get("id") != "blank-step")
@@ -58,7 +59,7 @@ class Shown:
 
     @property
     def to_write(self) -> tuple[str, str] | None:
-        """The next blank step, and what its comment asks."""
+        """-> the next blank step; its comment."""
         step = self.step(next(iter(self.file.blank_new), ""))
         if step is None or self.red:
             return None
@@ -72,8 +73,8 @@ class Shown:
         return next((step for step in self.file.steps if step.id == id), None)
 
     def lines(self, id: str, place: str, change: str) -> list[tuple[int, str, str, str]]:
-        """The student's lines, those of a step or around the line of a place: number, and what is
-        before, in and after the piece to be marked, which change begins with, in backticks."""
+        """The student's lines, of a step or around a place: number, and the text before, in and
+        after the piece to mark, with which change begins, in backticks."""
         if self.file.source is None:
             return []
         rows = [row.rstrip("\r\n") for row in lines_of(decode(self.file.source))]
@@ -94,7 +95,7 @@ class Shown:
 
 
 def _code(text: str) -> Markup:
-    """Words with what stands in backticks as code."""
+    """Words, with the parts in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -104,8 +105,8 @@ environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, 
 
 
 def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: bool = False) -> str:
-    """The whole page.  progress: how many steps of the course are written, and how many there are;
-    live: it is served, and renews itself."""
+    """The whole page.  progress: steps of the course that are written, and all; live: the page is
+    served and renews itself."""
     script = (HERE / "page.js").read_text("utf-8")
     return environment.get_template("page.html").render(
         shown=shown, done=progress[0], of=progress[1], live=live, script=Markup(script),

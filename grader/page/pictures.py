@@ -1,4 +1,4 @@
-"""What the pictures of a page show, and in one sentence what to look at."""
+"""Makes the pictures of a page, each with one sentence on what to look at."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from grader.page.svg import Panel
 
 @dataclass(frozen=True)
 class Picture:
-    """title; look: what to look at; panels: side by side where there is room; key: (classes, words)
-    of what is drawn; is_wild: whether it shows an access outside of a tensor."""
+    """A picture.  look: what to look at; panels: side by side if there is room; key: (classes,
+    words) of the legend; is_wild: whether it shows an access outside of a tensor."""
 
     title: str
     look: str
@@ -25,7 +25,8 @@ class Picture:
 
 # ------------------------------------------------------------------ of a red step
 def evidence(found: dict | None) -> list[Picture]:
-    """The mask and loop of a step beside those wanted; found: as in step_checks/evidence.py."""
+    """The mask and the loop of a step beside the right ones.  found: see
+    step_checks/evidence.py."""
     drawn, found = [], found or {}
     if mask := found.get("mask"):
         want, got = (np.array([list(row) for row in mask[name]]) == "x" for name in (
@@ -38,7 +39,7 @@ def evidence(found: dict | None) -> list[Picture]:
 
 
 def _one_loop(drawn: dict) -> Picture:
-    """The loop of one program beside the one that it should make."""
+    """The loop of one program beside the right one."""
     visits, masked, lacks, vain = (np.array(drawn[name]) for name in (
         "visits", "masked", "lacks", "vain"))
     (mine, theirs), (first, last) = drawn["names"], drawn["own"]
@@ -54,13 +55,13 @@ def _one_loop(drawn: dict) -> Picture:
 # ------------------------------------------------------------------ loops over tiles
 @dataclass(frozen=True)
 class Loop:
-    """Programs x tiles: which each visits, and which it should; masked: of these, with a mask."""
+    """Programs x tiles: which each visits, and which it should; masked: which need the mask."""
 
     visited: np.ndarray
     wanted: np.ndarray
     masked: np.ndarray
-    names: tuple[str, str]  # of what a program owns, and of what its loop is over
-    sizes: tuple[int, int]  # of a tile of both
+    names: tuple[str, str]  # what a program owns, what its loop is over
+    sizes: tuple[int, int]  # sizes of both tiles
 
 
 def loops(found: list[Loop], label: str) -> Picture:
@@ -86,7 +87,7 @@ def loops(found: list[Loop], label: str) -> Picture:
 
 # ------------------------------------------------------------------ loads and stores
 def memory(launches: list[tuple[Launch, list[list[list[Access]]]]], file: str) -> Picture:
-    """Of every launch the tensors, and what each program does to them in each turn of its loop."""
+    """The tensors of every launch, and what each program does to them in each turn of its loop."""
     drawn, wild, verbs = [], [], set()
     for launch, programs in launches:
         first = max(range(len(programs)), key=lambda number: len(programs[number]))

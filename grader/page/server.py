@@ -1,4 +1,4 @@
-"""The page as a file, or served to this computer alone for as long as a watch lasts."""
+"""Writes the page to a file, or serves it to this computer only, while a watch lasts."""
 
 import contextlib
 import http.server
@@ -18,18 +18,18 @@ from grader.page.document import LAST, Shown, document
 from grader.report import overview
 from grader.report.results import StageResult
 
-WAIT_SECONDS = 25.0  # that a browser waits for news before it asks again
-BROWSERS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables where there is one
-# With no-referrer, a browser would hide the origin of our own form.
+WAIT_SECONDS = 25.0  # for which a browser waits for news before it asks again
+BROWSERS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables that are set if there is one
+# With no-referrer a browser would hide the origin of our own form.
 HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff",
            "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
-MOST_BYTES = 1000  # of what a form may send
+MOST_BYTES = 1000  # the most a form may send
 
 
 class FilePage:
-    """Written anew with every result.  All stages of the run are on it."""
+    """A file with all stages of the run, rewritten with every result."""
 
-    address = ""  # of one that is served
+    address = ""  # a served page's
 
     def __init__(self, directory: Path, path: Path = Path("")):
         self.directory, self.path, self.news = directory, path, threading.Condition()
@@ -37,13 +37,13 @@ class FilePage:
 
     def show(self, stage: Stage, result: StageResult, file: Submission | None,
              is_whole: bool = False) -> None:
-        """Have the page say this.  is_whole: all is known; file: None if it was never read."""
+        """Show a result.  is_whole: all is known; file: None if it was never read."""
         if file is not None:
             following = overview.after_run([result], [*STAGES], self.directory, False, False)
             to_do = result.to_fix or "".join(f"write step {id}" for id in file.blank_new[:1])
             if self.address and to_do:
                 following = f"{to_do} and save"
-            with self.news, contextlib.suppress(OSError):  # the last renew() says it
+            with self.news, contextlib.suppress(OSError):  # the last renew() reports it
                 self.keep(Shown(stage, result, file, following * is_whole, is_whole))
                 self.renew()
 
@@ -62,15 +62,16 @@ class FilePage:
         return self
 
     def __exit__(self, *error) -> None:
-        """The watch has ended."""
+        """End the watch."""
 
 
 class ServedPage(FilePage):
-    """`with` it: on 127.0.0.1, at an address that cannot be guessed.  The last stage, and hints."""
+    """Serves the last stage, and hints, in a `with`: on 127.0.0.1, at an address no one can
+    guess."""
 
     def __enter__(self) -> "ServedPage":
         self.token, self.version = secrets.token_urlsafe(16), 0
-        self.asked: dict[str, list[str]] = {}  # step -> the hints that were given here
+        self.asked: dict[str, list[str]] = {}  # step -> the hints given here
         self.server = http.server.ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Bound", (_Handler,), {"page": self}))
         self.server.daemon_threads, self.server.block_on_close = True, False
@@ -78,7 +79,7 @@ class ServedPage(FilePage):
         self.address = f"http://127.0.0.1:{self.server.server_port}/{self.token}/"
         self.body = self.text()
         threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True).start()
-        # A browser of this computer, not one that would take the terminal.
+        # Only a graphical browser, not one that would take the terminal.
         if sys.platform in ("darwin", "win32") or any(map(os.environ.get, BROWSERS)):
             webbrowser.open(self.address)
         return self
@@ -89,7 +90,7 @@ class ServedPage(FilePage):
 
     def keep(self, one: Shown) -> None:
         one.served, one.hints = True, self.asked
-        begins = one.result.outcome == "not_started"  # after a stage that has just passed
+        begins = one.result.outcome == "not_started"  # begins after a stage that has just passed
         self.shown = {**self.shown, one.stage.number: one} if begins else {one.stage.number: one}
 
     def renew(self) -> None:
@@ -97,7 +98,7 @@ class ServedPage(FilePage):
         self.news.notify_all()
 
     def hint(self, step: str) -> None:
-        """Give the next hint of a step, and count it as --hint does."""
+        """Show the next hint of a step, and count it as --hint does."""
         with self.news, contextlib.suppress(hints.UnknownStep):
             if LAST not in "".join(self.asked.get(step, [])):
                 hint = hints.next_hint(step)
@@ -105,20 +106,20 @@ class ServedPage(FilePage):
             self.renew()
 
     def after(self, version: str) -> str:
-        """The page, once it is not this version any more; "" if that takes too long."""
+        """Wait for a newer version of the page, and return it; "" if that takes too long."""
         with self.news:
             changed = self.news.wait_for(lambda: str(self.version) != version, WAIT_SECONDS)
             return self.body if changed else ""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answers what begins with the token, to pages of ours."""
+    """Answers requests whose path begins with the token, if they come from our own page."""
 
     page: ServedPage
 
     def below_token(self) -> str | None:
-        """What is asked for; None of a page that is not ours: a name of another's may lead to
-        127.0.0.1, too."""
+        """The path after the token; None if the request is not from our page, because other host
+        names may lead to 127.0.0.1, too."""
         origin = self.headers.get("Origin") or f"http://{self.headers.get('Host')}"
         start = f"/{self.page.token}/"
         ours = self.headers.get("Host") in self.page.hosts and origin[7:] in self.page.hosts
@@ -154,4 +155,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *about) -> None:
-        """The terminal is the grader's."""
+        """Print nothing: the terminal belongs to the grader."""

@@ -1,8 +1,8 @@
-"""Pictures as SVG, made of plain numbers: the one colour code of the course for masks and tiles.
+"""Draws masks, tiles and memory as SVG, in the course's one colour code, from plain numbers.
 
-What is drawn has classes, of which drawings.css says what they look like; draw.patterns() is needed
-once per document.  No meaning hangs on a colour alone: each has its hatching.  The markup is
-drawings.html, which escapes all words.
+drawings.css says what each class looks like; draw.patterns() is needed once per document.  Colour
+alone carries no meaning, because each has its hatching.  The markup is in drawings.html, which
+escapes all words.
 """
 
 import re
@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from grader.course.calls import Access, Launch
 
-MOST = 2000  # rectangles of one kind in a panel
-SIDE, LEFT, TOP = 240, 22, 20  # pixels: of a square panel, and beside it for what is written there
+MOST = 2000  # rectangles of one kind per panel
+SIDE, LEFT, TOP = 240, 22, 20  # pixels: a square panel, and room for words beside it
 HERE = Path(__file__).parent
-# Of pictures, and of what lies around them in a page.
+# For pictures, and for what is around them in a page.
 STYLE, PANELS = ((HERE / name).read_text("utf-8") for name in ("drawings.css", "panels.css"))
-# whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
+# whole, cut, sink, hidden: kinds of a pair or tile under a mask; wrong: mistakes.
 COLOURS = {theme: dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for theme, block in zip(
     ("light", "dark"), re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL), strict=True)}
 
@@ -31,8 +31,7 @@ draw = environment.get_template("drawings.html").module
 
 
 class Panel(NamedTuple):
-    """name; drawn: an SVG; of one with sliders the number of its programs, and which it shows at
-    first."""
+    """name; drawn: an SVG; for one with sliders, the number of programs and the one shown first."""
 
     name: str
     drawn: Markup
@@ -41,7 +40,7 @@ class Panel(NamedTuple):
 
 
 def area(cells: np.ndarray, x: float, y: float, size: float) -> str:
-    """A path over those cells of a grid that are true; coarser where they are scattered."""
+    """A path over the true cells of a grid, coarser if they are scattered."""
     d, height = [], 0
     for i, row in enumerate(cells):
         height += 1
@@ -59,7 +58,7 @@ def area(cells: np.ndarray, x: float, y: float, size: float) -> str:
 
 
 # ------------------------------------------------------------------ masks
-DIFFERENCES = {  # what is wrong with a weight -> its class, and what the legend says
+DIFFERENCES = {  # what is wrong with a weight -> its class, and its legend
     "seen": ("wrong", "a hidden key is seen"), "unseen": ("missing", "a visible key is missed"),
     "much": ("behind-wrong more", "too much weight"),
     "little": ("behind-wrong", "too little weight"), "nan": ("sink sink-lines", "NaN")}
@@ -71,8 +70,8 @@ Layers = Sequence[tuple[str, np.ndarray]]
 def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
          first: tuple[int, int] = (0, 0), sinks: int = 0
          ) -> tuple[list[Panel], list[tuple[str, str]]]:
-    """Three panels: which pairs should be visible, which are, what differs; and (classes, words) of
-    what they show."""
+    """-> three panels: the pairs that should be visible, those that are, the differences; the
+    legend as (classes, words)."""
     wrong = {name: cells for name, cells in wrong.items() if cells.any()}
     count = sum(int(cells.sum()) for cells in wrong.values())
     said = ", ".join(f"{int(cells.sum())} pairs: {DIFFERENCES[name][1]}"
@@ -92,8 +91,8 @@ def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], 
 
 
 def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: int = 0) -> Layers:
-    """Which pairs lie in a tile that is visible whole, in one that the mask cuts, and in one of
-    which only so many sinks are visible.  first: the numbers of the first query and key."""
+    """Which pairs are in a wholly visible tile, in one that the mask cuts, and in one of which only
+    sinks are visible.  first: the numbers of the first query and key."""
     rows, columns = ((np.arange(n) + at) // tile for n, at in zip(keep.shape, first, strict=True))
     whole, only = np.zeros((2, *keep.shape), bool)
     for i in np.unique(rows):
@@ -107,7 +106,7 @@ def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: i
 
 
 def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, int]) -> Markup:
-    """Layers of cells, one over the other, with the edges of tiles."""
+    """Layers of cells over each other, with the edges of tiles."""
     rows, columns = layers[0][1].shape
     size = SIDE / max(rows, columns)
     wide, tall = columns * size, rows * size
@@ -124,8 +123,8 @@ def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, in
 # ------------------------------------------------------------------ tiles
 def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.ndarray,
           rows: Sequence[str], columns: Sequence[str], name: str) -> Markup:
-    """A row per program, a column per tile of its loop.  visits: how often; lacks: what should be
-    otherwise; vain: need not be visited."""
+    """A row per program, a column per tile of its loop.  visits: how often; lacks: wrong visits;
+    vain: visits that are not needed."""
     cells, said = [], []
     for i, j in np.ndindex(visits.shape):
         kind = "hidden" if not visits[i, j] else "cut cut-lines" if masked[i, j] else "whole"
@@ -138,11 +137,11 @@ def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.nd
 
 # ------------------------------------------------------------------ memory
 VERBS = {"load": "read", "store": "sink sink-lines", "add": "cut cut-lines"}
-TALL, OVER = 180, 14  # pixels: of the longest tensor, and below it for rows that it does not have
+TALL, OVER = 180, 14  # pixels: the longest tensor, and room below for rows past its end
 
 
 def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]], first: int) -> Markup:
-    """The tensors of a launch; on them, a group per program and in it one per turn of its loop."""
+    """The tensors of a launch, and on them a group per program, with one per turn of its loop."""
     longest = max(rows for rows, _ in launch.tensors.values())
     place, tensors, x = {}, [], 30.0
     for name, (rows, columns) in launch.tensors.items():
@@ -158,7 +157,7 @@ def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]], first
 def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: float
            ) -> list[tuple]:
     """An access on its tensor, as (class, x, y, width, height): all lanes dashed, those that no
-    mask leaves out filled, those that lie outside in red."""
+    mask turns off filled, those outside in red."""
     def box(edges, kind: str) -> tuple:
         (top, bottom, left, right), (rows, columns) = edges, shape
         most = rows * (1 + OVER / height)
@@ -182,7 +181,7 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
 
 # ------------------------------------------------------------------ online softmax
 def softmax(turns: Sequence[tuple[str, np.ndarray, np.ndarray]], says: str) -> Markup:
-    """A row per turn of a loop: what is said of it, bars of older keys, bars of this tile's."""
+    """A row per turn of a loop: words, bars of older keys, bars of this tile's keys."""
     tallest = max(float((old + new).max()) for _, old, new in turns)
 
     def bars(heights: np.ndarray) -> str:

@@ -1,20 +1,20 @@
-"""What a wrong step was given, should have returned and did return, cut small enough to be drawn.
+"""Cuts what a wrong step was given, should have returned and did return to a size to draw.
 
-It goes into the JSON beside a step's words, as "evidence": tables of numbers (as text, for JSON
-knows no infinity), a mask, or the tiles of a loop; grader/page/pictures.py draws it.
+It is the step's "evidence" in the JSON: tables of numbers (as text, because JSON has no infinity),
+a mask, or the tiles of a loop.  grader/page/pictures.py draws it.
 """
 
 import numpy as np
 
 from grader.step_checks.examples import Example, Wrong
 
-ROWS, COLUMNS = 6, 5  # of a table at most
+ROWS, COLUMNS = 6, 5  # the most of a table
 MOST = 32  # tiles of a loop
-GIVEN = 3  # tables at most of what was given
+GIVEN = 3  # the most tables of given values
 
 
 def evidence(one: Example, found: Wrong) -> dict:
-    """-> {} where there is nothing to draw."""
+    """The evidence; {} if there is nothing to draw."""
     if found.array is None:
         return found.drawn
     name, want, got, wrong = found.array
@@ -26,7 +26,7 @@ def evidence(one: Example, found: Wrong) -> dict:
     given = [(other, value) for other, value in one.given.items() if isinstance(value, np.ndarray)
              and value.ndim and value.dtype.kind in "fiub"]
     rows = want.shape[-2] if want.ndim > 1 else want.shape[0]
-    given.sort(key=lambda pair: rows not in pair[1].shape[-2:])  # those of the same rows first
+    given.sort(key=lambda pair: rows not in pair[1].shape[-2:])  # first those with the same rows
     return {"tables": [
         *(_table(other, "given", value, around, want.shape, at) for other, value in given[:GIVEN]),
         _table(name, "expected", want, around, want.shape, at),
@@ -34,7 +34,7 @@ def evidence(one: Example, found: Wrong) -> dict:
 
 
 def _table(name: str, role: str, x: np.ndarray, around: dict, shape: tuple, at, wrong=None) -> dict:
-    """The part of x around the first wrong number, where x has as many rows or columns."""
+    """The part of x around the first wrong number, if x has as many rows or columns."""
     leading = tuple(at[:x.ndim - 2]) if x.ndim == len(shape) else (0,) * (x.ndim - 2)
     if x.ndim > 2:
         leading = tuple(min(int(i), n - 1) for i, n in zip(leading, x.shape, strict=False))
@@ -68,7 +68,7 @@ def mask(wanted: np.ndarray, got: np.ndarray, first: tuple[int, int]) -> dict:
 
 
 def tiles(names: tuple[str, str], own: np.ndarray, size: int, wanted: list, visited: list) -> dict:
-    """The loop of a program, and the one that it should make.
+    """The loop of a program, and the right one.
 
     names: of the rows that the program owns, own, and of those that its loop is over; wanted,
     visited: first row and MASKED of each tile.  -> begins: first rows of tiles; of both loops, for
