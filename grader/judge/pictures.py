@@ -23,6 +23,7 @@ from grader.page import pictures
 from grader.page.pictures import Picture
 
 SECONDS = 5.0  # for one call
+MOST_TURNS = 16  # of a softmax that is drawn
 BARS = 90  # the most for a softmax; each stands for neighbouring keys
 TILES = 5.5  # the length of the call whose loop is drawn; the last tile is ragged
 
@@ -107,7 +108,7 @@ def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
 def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> list[Picture]:
     case, (q, k) = built.case, (built.tensors[name][0, 0].double() for name in "qk")
     inside = all(0 <= first <= last < case.N for first, last in tiles) and rows.stop <= case.N
-    if not (rows and tiles and inside):
+    if not (rows and 0 < len(tiles) <= MOST_TURNS and inside):
         return []
     scores = (q @ k.T * case.D**-0.5).masked_fill(~_keep(case), -torch.inf).numpy()
     with np.errstate(invalid="ignore"):  # -inf - -inf, in rows that see no key
