@@ -34,8 +34,7 @@ MOST = 26  # lines shown of a step
 @dataclass
 class Shown:
     """One stage.  file: as it was graded; next: what to do next; is_whole: whether the tests have
-    run; hints: those asked for on this page, by step; served: whether a button can ask for
-    hints."""
+    run; hints: those asked for on this page, by step; served: whether a button asks for them."""
 
     stage: Stage
     result: StageResult

@@ -25,8 +25,7 @@ class Picture:
 
 # ------------------------------------------------------------------ of a red step
 def evidence(found: dict | None) -> list[Picture]:
-    """The mask and the loop of a step beside the right ones.  found: see
-    step_checks/evidence.py."""
+    """The mask and loop of a step beside the right ones.  found: see step_checks/evidence.py."""
     drawn, found = [], found or {}
     if mask := found.get("mask"):
         want, got = (np.array([list(row) for row in mask[name]]) == "x" for name in (
