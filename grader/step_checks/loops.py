@@ -257,13 +257,14 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                       for begin in phase]
             if len(called) > 500:
                 return Wrong((f"{said}, so the loop visits {len(called)} tiles.",))
-            wrong = loop.judge(called)
+            wrong, name = loop.judge(called), ""
             if wrong and not wrong.note and only:
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
-                    said = f"{alone[0]} is {found[alone[0]]}, want {example[alone[0]]}"
+                    name = alone[0]
+                    said = f"{name} is {found[name]}, want {example[name]}"
             return wrong and replace(
-                wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]))
+                wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]), name=name)
 
         def other(name: str):
             """Whether the lesson's value of this name makes the loop right."""

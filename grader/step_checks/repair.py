@@ -90,13 +90,13 @@ class Change:
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
-            file: str = "") -> Iterator[Change]:
+            file: str = "", calls: tuple[str, ...] = ()) -> Iterator[Change]:
     """The changes to try on a step's text, the likeliest first.
 
     kinds: name -> kind(), for all names it may use.  leaves: the names it has to make.  wrong: the
-    first of these that is wrong.
+    first of these that is wrong, "" where a loop visits wrong tiles; calls: what it calls for each.
     """
-    whole, seen = Text(text, kinds, leaves, wrong), {text}
+    whole, seen = Text(text, kinds, leaves, wrong, calls), {text}
     for edits in whole.all():
         if (changed := whole.changed(edits)) in seen:
             continue
@@ -207,7 +207,7 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends, partly, right, left_to_try = 0, None, [], OTHERS
-    for change in changes(text, kinds, asked.leaves, name, file):
+    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes)):
         if right:
             if change.tier != right[0].tier:
                 continue

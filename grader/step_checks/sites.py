@@ -13,10 +13,11 @@ FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range"}
 class Source:
     """Says where nodes are in the text, and of what kind their values are.
 
-    kinds, leaves, wrong: as in repair.changes().
+    kinds, leaves, wrong, calls: as in repair.changes().
     """
 
-    def __init__(self, text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str):
+    def __init__(self, text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str,
+                 calls: tuple[str, ...] = ()):
         self.raw, self.kinds, self.leaves = text.encode(), kinds, leaves
         self.starts = [0, *itertools.accumulate(map(len, self.raw.splitlines(keepends=True)))]
         function = syntax_tree(text).body[0]
@@ -30,6 +31,9 @@ class Source:
         before = leaves[:leaves.index(wrong)] if wrong in leaves else ()
         self.makes = self.slice({wrong}) or set(map(id, self.body))
         self.makes_right = self.slice(set(before))
+        self.calls = () if wrong else calls
+        self.targets = {node.target.id for node in self.nodes if isinstance(node, ast.For)
+                        and isinstance(node.target, ast.Name)}
         for node in self.nodes:  # of a step that crashed no values are known
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) \
                     and isinstance(getattr(node.value, "op", node.value), ast.BitAnd | ast.Compare):
@@ -50,10 +54,14 @@ class Source:
         return found
 
     def late(self, node) -> float:
-        """How much later to try a change here than in code that only the wrong name depends on."""
+        """How much later to try a change here than in code that only the wrong name depends on;
+        or, where a loop visits wrong tiles, than outside of what its calls pass on."""
+        passed, given = False, isinstance(node, ast.Constant) or self.of(node) in self.targets
         while node in self.parents:
             node = self.parents[node]
-        return 3 * (id(node) not in self.makes) + 1.5 * (id(node) in self.makes_right)
+            passed = passed or isinstance(node, ast.Call) and self.of(node.func) in self.calls
+        return 3 * (id(node) not in self.makes) + 1.5 * (
+            id(node) in self.makes_right or passed and not given)
 
     def read_later(self, node) -> bool:
         """Whether later code of the step reads what this statement makes; an off-by-one may then
