@@ -34,6 +34,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     and if one of them kills the worker, the session is gone.
     """
     red = [step for step in steps if step["light"] == "wrong"]
+    blank = [step["id"] for step in steps if step["light"] == "blank"]
     right = [step["id"] for step in steps if step["light"] == "right"]
     case, got = built.case, _tensors(reply)
     sample = Sample.of(built, got, options.device)
@@ -41,7 +42,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         return check
     name = sample.wrong[0]
     finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
-    known = bool(red) or finding.id == "stored-otherwise"
+    known = bool(red or blank) or finding.id == "stored-otherwise"
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
@@ -60,10 +61,13 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             samples.answer(general(case))
         if not stage.sums_rows and (not known or options.show or options.plot):
             matrix = _matrix(samples)
-    said, advice, steps = (), "", [step["id"] for step in red]
+    said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                      "text": told(red[0])}
+    elif blank:  # the starter's raise is gone, and nothing stands in its place
+        said = (f"step {either(blank)} is empty: nothing is written between its markers.",)
+        diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
     else:
         finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
         if narrow := kept_in_16_bits(case, reply.trace):

@@ -143,6 +143,14 @@ def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
     assert "   | " not in said
 
 
+def test_an_empty_step_is_said_to_be_empty_where_the_answer_is_wrong(tmp_path):
+    source = (ROOT / "problem_4.py").read_text("utf-8")
+    store = source.split("# BEGIN SOLUTION 4.8\n")[1].split("    # END SOLUTION 4.8")[0]
+    result, said = graded(tmp_path, 4, store, "")
+    assert "step 4.8 is empty: nothing is written between its markers." in said
+    assert result.checks[0].diagnosis["id"] == "step-empty"
+
+
 def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n", "    mask = key <= query\n")
     assert "name 'keep' is not defined" in result.checks[0].message
