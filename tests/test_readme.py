@@ -84,7 +84,7 @@ def test_the_speed_of_the_first_screen_is_that_of_the_results():
     best = "the faster of cudnn, fa4"
     for own, other, words in (
             ("stages", "fa2", "{}x as fast as FlashAttention-2 (geometric mean of {} workloads)"),
-            ("stages", best, "{}x as fast as cuDNN or FlashAttention-4, whichever is faster ({} work"),
+            ("stages", best, "{}x as fast as cuDNN or FlashAttention-4, whichever is faster ({} "),
             ("sink_attn", best, "reach {}x of those two")):
         assert words.format(*found[own, other]) in screen
     assert "On an H200" in screen and f"[measured {results['date']}]" in screen
