@@ -258,6 +258,8 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
      "the rows begin at start_m; tl.program_id(0) counts columns here"),
     (3, "3.2", "    for start_n in range(0, whole, BLOCK_N):\n", "    start_n = 0\n"
      "    while start_n < whole:\n", "always for the same tile: start_n never grows"),
+    (6, "6.4", "start_n, N, window_size,", "start_n, N,",
+     "start_n, N, window_size, scale_log2e, D, BLOCK_N, MASKED: compare your call with this list"),
 ])
 def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, old, new, said):
     assert old in solved(stage)

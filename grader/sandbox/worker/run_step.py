@@ -182,7 +182,11 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
 
     def called(*args, **kwargs):
         kwargs.pop("_semantic", None)
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{error}. {name} takes {', '.join(signature.parameters)}: compare "
+                            "your call with this list, from left to right") from None
         bound.apply_defaults()
         number = len(calls)
         if number >= CALLS:
