@@ -164,7 +164,7 @@ class Reporter:
         for step in [step for step in steps if step["light"] == "wrong"][:1]:
             before = self.told.get(step["id"], step["text"]).splitlines()
             for line in [line for line in step["text"].splitlines() if line not in before]:
-                self._line(f"     step {step['id']}: {line}")
+                self._line(f"Step {step['id']}: {line}")
 
     def check_done(self, stage: Stage, check: Check) -> None:
         """Show the first failing case, in full if no step is red, and what is new in others; if
@@ -224,9 +224,7 @@ class Reporter:
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
-        if self.lit:
-            self._found_since(result.steps)
-        else:
+        if not self.lit:
             self._red_steps(result.steps)
         if said := result.passed_with_red:
             self._line(f"     {said}")
@@ -237,6 +235,8 @@ class Reporter:
         self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
                    f"{_points(result)} points, {result.seconds:.1f} s"
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
+        if self.lit:  # last, beside what to do next: it often says the most
+            self._found_since(result.steps)
 
     def _others(self) -> None:
         """Show passing cases: a line for each standard one and one for all robust ones or, if some

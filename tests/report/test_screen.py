@@ -291,7 +291,7 @@ def test_what_the_search_finds_later_is_added_and_nothing_is_told_twice():
     reporter.show_steps(STAGES[3], [first])
     reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", steps=RED[:1]))
     text = stream.getvalue()
-    assert text.count("s[0, 2] is 0.") == 1 and f"     step 3.4: {line}\n" in text
+    assert text.count("s[0, 2] is 0.") == 1 and text.endswith(f" s\nStep 3.4: {line}\n")
 
 
 def with_red_steps(*checks, outcome="wrong"):
