@@ -45,9 +45,11 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "every side of "
      "tl.dot must be 16 or more: pad the tile with zeros, or use a larger one"),
     (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
-     "the shapes of these two tiles do not match: x[:, None] is a column, x[None, :] a row"),
+     "make the shapes of these two tiles match: x[:, None] is a column, x[None, :] a row"),
     (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
      "one shape and dtype through a loop: give it those before the loop"),
+    (r"arange's arguments must be of type tl.constexpr", "not-constexpr", "write start + "
+     "tl.arange(0, BLOCK): tl.arange takes only numbers known when the kernel is compiled"),
     (r"must have type .?constexpr|constexpr.* got|not a constexpr", "not-constexpr", "a shape must "
      "be known when the kernel is compiled: declare the argument as tl.constexpr"),
     (r"expected dtype .* but got", "wrong-dtype", "this function needs floating-point numbers: "
@@ -59,8 +61,8 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
     (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
      "not work on a kernel's tiles: use those of tl"),
-    (r"return_types\.|tuple indices must be", "input-refused", "this is a tuple and should be one "
-     "tensor. PyTorch's x.max(dim=...) returns values and indices; x.amax(dim=...) returns the "
+    (r"return_types\.|tuple indices must be", "input-refused", "pass one tensor, not a "
+     "tuple. PyTorch's x.max(dim=...) returns values and indices; x.amax(dim=...) returns the "
      "values only"),
     (r"missing 1 required positional arguments?: .dim.", "input-refused", "say along which axis: "
      "dim=-1 is the last one"),

@@ -10,6 +10,8 @@ from grader.sandbox.worker import crashes
 
 
 @pytest.mark.parametrize("said, id, wants", [
+    ("arange's arguments must be of type tl.constexpr", "not-constexpr",
+     "write start + tl.arange(0, BLOCK)"),
     ("arange's range must be a power of 2", "arange-not-a-power-of-two", "power of two"),
     ("input and other must have equal reduction dimensions", "dot-shapes", "tl.trans"),
     ("Both operands must be same dtype. Got fp32 and fp16", "dot-dtypes", "p.to(v.dtype)"),
