@@ -31,12 +31,13 @@ class Saved:
 @dataclass
 class Observed:
     """What a run left: per program a dict of names, the calls of fakes as (function, arguments),
-    and the memory; or an error."""
+    the memory, and the given PyTorch tensors that it changed; or an error."""
 
     programs: list[dict]
     calls: list[tuple[str, dict]]
     memory: dict[str, np.ndarray]
     error: dict | None = None
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,8 @@ def observe(answer: dict) -> Observed:
                                       for name, value in call["arguments"].items()})
              for call in answer["calls"]]
     return Observed(programs, calls, {str(name): unpack_array(array)
-                                      for name, array in answer["memory"].items()})
+                                      for name, array in answer["memory"].items()},
+                    changed=tuple(map(str, answer["changed"])))
 
 
 def guarded(check: Callable[[], Any], failed: Callable[[str], Any]) -> Any:

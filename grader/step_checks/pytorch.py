@@ -51,6 +51,9 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
         hidden = (start_n + np.arange(N))[None] > (start_m + np.arange(M))[:, None]
 
     def check(left: Observed) -> Wrong | None:
+        for name in {"q", "k"} & {*left.changed}:
+            return Wrong((f"{name} itself is changed in place, and the next tile gets the changed "
+                          f"{name}: make a new tensor.",), name=name)
         s = left.programs[0]["s"]
         hidden_all = np.broadcast_to(hidden, want.shape)
         if isinstance(s, np.ndarray) and s.shape == want.shape and s.dtype.kind == "f" \

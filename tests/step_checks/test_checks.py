@@ -256,6 +256,8 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
      "tl.arange", "the rows begin at start_m; tl.program_id(0) counts columns here"),
     (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = tl.program_id(0) * BLOCK_M + tl.arange",
      "the rows begin at start_m; tl.program_id(0) counts columns here"),
+    (1, "1.1", "s = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])", "q /= q.shape[-1] ** 0.5; "
+     "s = q @ k.transpose(-1, -2)", "q itself is changed in place, and the next tile gets"),
     (3, "3.2", "    for start_n in range(0, whole, BLOCK_N):\n", "    start_n = 0\n"
      "    while start_n < whole:\n", "always for the same tile: start_n never grows"),
     (6, "6.4", "start_n, N, window_size,", "start_n, N,",

@@ -68,8 +68,8 @@ class Memory:
 
 
 def run(worker, request: dict) -> list[dict]:
-    """-> for each example {"programs": [name -> value], "calls", "memory"}, or {"error"} from
-    crashes.explain()."""
+    """-> for each example {"programs": [name -> value], "calls", "memory", "changed": the given
+    PyTorch tensors that it changed in place}, or {"error"} from crashes.explain()."""
     with _shown(worker.path, request["text"]):
         return _run(worker, request)
 
@@ -94,6 +94,8 @@ def _run(worker, request: dict) -> list[dict]:
         calls: list[dict] = []
         memory = Memory({name: unpack_array(a) for name, a in example["memory"].items()})
         given = {name: _made(value, memory) for name, value in example["given"].items()}
+        versions = {name: value._version for name, value in given.items()
+                    if isinstance(value, torch.Tensor)}
         for name, kind in request["fakes"].items():
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
         worker.replaying = memory  # all that a kernel may access
@@ -107,6 +109,7 @@ def _run(worker, request: dict) -> list[dict]:
                 "programs": [{name: _told(value, memory) for name, value in names.items()}
                              for names in left],
                 "calls": calls,
+                "changed": [name for name in versions if given[name]._version > versions[name]],
                 "memory": {name: pack_array(memory.arrays[name]) for name in example["read"]}})
         except Endless as error:
             line = next(iter(crashes.lines_of(error, worker.path)[::-1]), None)
