@@ -95,8 +95,7 @@ def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
 def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, place: str, left: int
          ) -> tuple[str, str] | None:
     """-> the stage's outcome, and why, if the remaining cases are not to be run; else None."""
-    clock = context.options.clock
-    unrun = f"so {f'the remaining {left} cases were' if left > 1 else 'the last case was'} not run."
+    clock, unrun = context.options.clock, "so no more cases were run."
     if clock.is_over():
         return "timeout", f"{clock.words()} in {place}, {unrun}"
     if (check.diagnosis or {}).get("id") == "blank-step":

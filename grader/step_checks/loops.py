@@ -69,9 +69,8 @@ class Loop:
             i, j = np.argwhere(seen != wanted)[0]
             pair, times = f"{mine.capitalize()} {own[i]} {{}} {theirs} {j}", seen[i, j]
             often = "twice" if times == 2 else f"{times} times"
-            return self.drawn(visits, pair.format("reaches") + f" {often}; it should only once."
-                              if times else pair.format("never reaches")
-                              + "; it should, exactly once.")
+            return self.drawn(visits, pair.format("reaches") + f" {often}, want once."
+                              if times else pair.format("never reaches") + ", want once.")
         if in_vain:
             drawn = self.drawn(visits, "").lines[1:]
             return Wrong((f"no {mine} sees a {theirs} in the tile at {in_vain[0]}: "
