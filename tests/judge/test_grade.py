@@ -501,7 +501,8 @@ def test_a_second_death_ends_the_stage(graded):
     session = failing("crashed", True, lambda call: True)
     result = graded(session)
     assert session.started == 2 and len(result.checks) == 2
-    assert (result.outcome, result.points) == ("crashed", 0) and "no more cases were run" in result.sentence
+    assert (result.outcome, result.points) == ("crashed", 0)
+    assert "no more cases were run" in result.sentence
 
 
 def test_a_timeout_ends_the_stage_and_cases_not_run_earn_nothing(graded):

@@ -103,7 +103,8 @@ def test_one_that_hangs_costs_its_own_stage(run, decided):
     assert (tests["2"]["status"], tests["2"]["score"]) == ("failed", 0.0)
     first, *_ = tests["2"]["output"].splitlines()
     # The call, or where others kept it waiting and it was made again, the stage's own time.
-    assert first == "no answer within 10 s in a call of the entry point" or "no more cases were run" in first
+    assert first == "no answer within 10 s in a call of the entry point" or (
+        "no more cases were run" in first)
     assert "no more cases were run" in tests["2"]["output"]
     assert "yours to write: 1.1" in tests["1"]["output"]
 
