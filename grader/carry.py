@@ -87,7 +87,7 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
     count = sum(outcome.state != "not filled" for outcome in outcomes)
     blank = [step.id for step in steps(text)
              if step.id in blank_steps(text) and step.id not in carried]
-    rest = f"yours to write: {', '.join(blank)}" if blank else "no other step is blank"
+    rest = f"still to write: {', '.join(blank)}" if blank else "no other step is blank"
     print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
     if unfilled := [outcome.step.id for outcome in outcomes if outcome.state == "not filled"]:
         print(f"Next: fix what is said above and carry again, or write {', '.join(unfilled)} "

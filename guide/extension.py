@@ -71,7 +71,7 @@ class Step(Quoting):
         self.env.note_dependency(str(excerpts.ROOT / path))
         caption, text = f"{path}, step {number}", excerpts.step(number)
         if not self.solutions:
-            return [_paragraph(f"{caption}: yours to write", "solved")]
+            return [_paragraph(f"{caption}: still to write", "solved")]
         if self.on_the_site:
             return _folded(f"{caption}: solved", self.code(text, "")[1:], f"step-{number}")
         return [_paragraph(f"{caption}: solved in the appendix, ", "solved", f"step-{number}")]
@@ -91,7 +91,7 @@ class Kernel(Quoting):
         self.env.note_dependency(str(excerpts.ROOT / f"problem_{stage}.py"))
         caption = f"problem_{stage}.py, the kernel in one piece"
         if not self.solutions:
-            return [_paragraph(f"{caption}: yours to write", "solved")]
+            return [_paragraph(f"{caption}: still to write", "solved")]
         if self.on_the_site:
             blocks = [self.code(text, "")[1] for _, text in excerpts.kernel(stage)]
             return _folded(f"{caption}: solved", blocks)

@@ -233,7 +233,7 @@ take that
 step 4.5  the same already
 step 4.7  not filled: step 3.7 of problem_3.py is still blank
 step 4.8  from step 3.8 of problem_3.py, 3 lines
-problem_4.py: 4 of 5 carried-over steps are in; yours to write: 4.1, 4.2, 4.6.
+problem_4.py: 4 of 5 carried-over steps are in; still to write: 4.1, 4.2, 4.6.
 Next: fix what is said above and carry again, or write 4.7 yourself; --from FOLDER takes steps \
 from another folder.
 """
@@ -277,7 +277,7 @@ def test_from_takes_a_released_file_instead_of_the_own_one(folder, capsys):
     said = capsys.readouterr().out
     assert "step 5.1  from step 4.1 of problem_4.py" in said
     assert f"step 5.4  from step 3.3 of {Path('released/problem_3.py')}" in said
-    assert "problem_5.py: 8 of 8 carried-over steps are in; yours to write: 5.2." in said
+    assert "problem_5.py: 8 of 8 carried-over steps are in; still to write: 5.2." in said
 
 
 def test_notes_in_a_blank_step_are_kept_with_the_old_file(folder, capsys):
@@ -492,4 +492,4 @@ def test_the_command_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "grader.carry", "--help"], cwd=ROOT,
                           capture_output=True, text=True, check=True)
     assert "--again" in done.stdout and "exit code: 0" in done.stdout
-    assert module.__doc__.startswith("Fills the steps")
+    assert module.__doc__.startswith("Copies steps")

@@ -38,5 +38,5 @@ def test_blanking_one_step_turns_its_stage_red_and_names_it(number, step, tmp_pa
     assert result.outcome == "crashed"
     told = [result.sentence, *(check.message for check in result.checks)]
     assert any(f"step {step.id} is still blank" in text for text in told), told
-    remedy = f"python -m grader.carry {number}" if step.origin else f"yours to write: {step.id}"
+    remedy = f"python -m grader.carry {number}" if step.origin else f"still to write: {step.id}"
     assert any(remedy in text for text in told), told

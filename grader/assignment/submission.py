@@ -170,7 +170,7 @@ class Submission:
     def blanks(self) -> tuple[str, ...]:
         """Sentences on what is still to fill in, and how."""
         said = [f"step {id}: {words}" for id, words in self.left_raises.items()]
-        said += [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
+        said += [f"still to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
         if self.blank_carried:
             stage = self.blank_carried[0].partition(".")[0]
             said.append(f"python -m grader.carry {stage} copies what you wrote before into "

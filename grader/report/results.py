@@ -222,7 +222,7 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
         result.outcome = "crashed" if file.state == "syntax_error" else file.state
         result.sentence = file.located
         if file.state == "not_started" and file.steps:
-            result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
+            result.sentence += f"; still to write: {', '.join(file.blank_new)}."
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

@@ -101,7 +101,7 @@ def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
     text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
     found = submission(tmp_path, text)
     assert (found.blank_new, found.blank_carried) == (("4.1",), ("4.2",))
-    assert found.blanks() == ("yours to write: 4.1.",
+    assert found.blanks() == ("still to write: 4.1.",
                               "python -m grader.carry 4 copies what you wrote before into 4.2, "
                               "or says what is in the way.")
     assert submission(tmp_path, TWO_STEPS).blanks() == ()
@@ -113,7 +113,7 @@ def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
     line = found.source.decode().splitlines().index(left.splitlines()[1]) + 1
     said = f"your code is there; delete line {line}, raise NotImplementedError."
     assert (found.blank_new, found.left_raises) == (("4.1",), {"4.2": said})
-    assert found.blanks() == (f"step 4.2: {said}", "yours to write: 4.1.")
+    assert found.blanks() == (f"step 4.2: {said}", "still to write: 4.1.")
     written = TWO_STEPS.replace("        offs *= 3\n", left)
     written = written.replace("= x + 1\n", "= x + 1\n    raise NotImplementedError('step 4.1')\n")
     assert submission(tmp_path, written).state == "ready"

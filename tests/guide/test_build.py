@@ -81,7 +81,7 @@ def test_the_book_has_solved_steps_in_the_appendix_only(built):
 def test_a_class_gets_no_solution(for_a_class):
     text = "".join(words(page) for page in (for_a_class / "html").glob("*.html"))
     assert all(one not in text for _, one in solved() if "\n" in one)
-    assert "step 4.2: yours to write" in text
+    assert "step 4.2: still to write" in text
     assert "<details" not in "".join(page.read_text("utf-8") for page in
                                      (for_a_class / "html").glob("stage_*.html"))
 

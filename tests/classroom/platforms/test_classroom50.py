@@ -110,7 +110,7 @@ def test_killed_in_a_stage_it_leaves_a_whole_result(installed):
     written = checkout / "result.json"
 
     def reached() -> bool:
-        return written.exists() and "yours to write" in json.loads(
+        return written.exists() and "still to write" in json.loads(
             written.read_text())["tests"][0]["mistake"]
 
     killed_once([str(installed / "python/bin/python"),

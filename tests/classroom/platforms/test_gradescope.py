@@ -106,7 +106,7 @@ def test_one_that_hangs_costs_its_own_stage(run, decided):
     assert first == "no answer within 10 s in a call of the entry point" or (
         "no more cases were run" in first)
     assert "no more cases were run" in tests["2"]["output"]
-    assert "yours to write: 1.1" in tests["1"]["output"]
+    assert "still to write: 1.1" in tests["1"]["output"]
 
 
 def test_an_empty_one_has_no_file(run):
