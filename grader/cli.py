@@ -144,7 +144,7 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
                               "most 16)")
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="run the files as this account (root only); none: as yourself; "
-                              "default: nobody if you are root")
+                              "default, if you are root: each worker under a user id of its own")
     grading.add_argument("--cases", metavar="FILE", type=Path,
                          help="cases of your own, TOML, which students do not have")
     grading.add_argument("--replay-all", action="store_true",

@@ -23,7 +23,8 @@ from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
-UNPUBLISHED = "Whoever handed out this folder has it."  # in place of the guide's address
+# In place of the guide's address.
+UNPUBLISHED = "Ask the person who gave you this folder for the guide."
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # students get no sink_attn/
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
 REPLACED = Path(".autograder", "replaced")  # where --update keeps changed files

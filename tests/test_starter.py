@@ -11,6 +11,7 @@ import pytest
 
 from grader.assignment import record
 from grader.assignment.submission import read, steps
+from grader.course import contract
 from grader.course.case_table import listed
 from grader.course.stages import STAGES
 from grader.starter import ROOT, UNPUBLISHED, blank, build, main, problem_files
@@ -446,14 +447,15 @@ def test_the_readme_is_one_page_and_its_table_says_what_the_files_hold(real):
 
 def test_the_readme_explains_what_the_robust_cases_are_called(real):
     text = (real / "README.md").read_text()
-    notes = {word for stage in STAGES.values() for case in listed(stage.number, "cuda", True)
+    notes = {word for stage in STAGES.values()
+             for case in (*listed(stage.number, "cuda", True),
+                          *contract.cases(stage, {64}, marked=True, logits=True, seed=1))
              if case.group == "robust" for word in case.note.split(", ")}
     explained = re.findall(r"(?m)^\| ([^`|]*) \|", text)
-    known = {word for row in explained for word in row.split(", ")} | {"2N", "memory at N"}
-    plain = {"float16", "bfloat16", "float32", "own scale", "sink logits"}  # they say it themselves
-    for note in notes - plain:
-        assert {note, note.removeprefix("dO "), note.replace("-1024", "+128"),
-                note.replace("-128", "+128"), re.sub(r"\d+ runs", "2 runs", note),
+    known = {word for row in explained for word in row.split(", ")}
+    known |= {word.removesuffix(" in memory") for word in known}
+    for note in notes - {"float16", "bfloat16", "float32"}:
+        assert {note, note.removesuffix(" in memory"), re.sub(r"\d+ runs", "2 runs", note),
                 re.sub(r"of .* alone", "of k alone", note)} & known, note
 
 
