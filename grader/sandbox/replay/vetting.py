@@ -19,6 +19,11 @@ CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "cons
            "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition", "const", "slice",
            "PROPAGATE_NAN"}
 LOOKED_UP = {"getattr", "hasattr"}  # Python functions that a kernel may call with a name
+# A comprehension or a lambda may have an argument of this name, and the text around it would then
+# read Python's own: no variable is called so.
+NEVER_NAMES = {"getattr", "hasattr", "setattr", "delattr", "eval", "exec", "compile", "open",
+               "vars", "dir", "globals", "locals", "type", "object", "super", "breakpoint", "memoryview",
+               "classmethod", "staticmethod", "property"}
 
 
 class Unrepeatable(Exception):
@@ -79,12 +84,15 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
     lookups = [node for node in calls if getattr(node.func, "id", "") in LOOKED_UP]
     inner |= {id(node.args[0]) for node in lookups if node.args}
     raised = {id(part) for node in ast.walk(definition) if isinstance(node, ast.Raise)
-              for part in ast.walk(node)}
+              for part in ast.walk(node) if _is_exception(part)}
     own = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(definition)
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    if taken := sorted(one for one in own if one in NEVER_NAMES or one.startswith("__")
+                       or inspect.ismodule(scope.get(one))):
+        raise Unrepeatable(f"{name} has a variable {taken[0]}, which a kernel cannot")
     scope = {name: value for name, value in scope.items() if name not in own}
-    known = _attributes() | (fields - _ways_out())
+    known = _attributes() | {one for one in fields if not one.startswith("_")} - _ways_out()
     for node in ast.walk(definition):
         where = f"line {first - 1 + getattr(node, 'lineno', 1)}, in {name},"
         if isinstance(node, REFUSED):
@@ -101,6 +109,11 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
                 raise Unrepeatable(f"{where} uses {node.id}, which a kernel cannot")
             if inspect.ismodule(scope.get(node.id)) and id(node) not in inner:
                 raise Unrepeatable(f"{where} hands on the module {node.id}")
+
+
+def _is_exception(node: ast.AST) -> bool:
+    found = getattr(builtins, node.id, None) if isinstance(node, ast.Name) else None
+    return inspect.isclass(found) and issubclass(found, BaseException)
 
 
 def _vet_lookup(node: ast.Call, scope: dict, known: set[str], where: str) -> None:

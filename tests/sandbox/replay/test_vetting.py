@@ -80,6 +80,26 @@ def _by_an_annotation(x: tl.core.inspect):
     tl.store(x, 1)
 
 
+def _by_a_shadowed_getattr(x):
+    free = [0 for getattr in ()]
+    look = getattr
+    tl.store(x, look(free, "__class__"))
+
+
+def _by_a_lambda_in_the_annotation(
+        x) -> [lambda getattr: 0, [getattr][0]((), "__class__")][1]:
+    tl.store(x, 1)
+
+
+def _by_a_shadowed_module(x):
+    free = [0 for tl in ()]
+    tl.store(x, [tl, free][0])
+
+
+def _by_a_raise(x):
+    raise (lambda look: look((), "__class__"))(getattr)
+
+
 def _scope(function) -> dict:
     return {name: function.__globals__[name] for name in function.__code__.co_names
             if name in function.__globals__} | {"tl": tl}
@@ -124,6 +144,16 @@ def test_a_named_tuple_may_name_what_it_holds_but_not_as_the_way_out_is_called()
                     fields=frozenset({"handle"}))
 
 
+def test_fields_of_a_forged_trace_do_not_lead_out_of_a_function():
+    with pytest.raises(vetting.NotTriton, match="__globals__"):
+        vetting.vet("def kernel(x):\n    return x.__globals__", {}, "kernel",
+                    fields=frozenset({"__globals__"}))
+
+
+def test_a_variable_may_be_called_as_a_harmless_function_of_python():
+    vetting.vet("def kernel(input):\n    id = 3\n    return id + input", {}, "kernel")
+
+
 def test_a_long_chain_of_calls_is_no_trouble():
     vetting.vet("def kernel(x):\n    return x" + ".abs()" * 300, {}, "kernel")
 
@@ -135,7 +165,9 @@ def test_a_kernel_of_tritons_language_may_run():
 @pytest.mark.parametrize("function", [_by_numpy, _by_handle, _by_module, _by_format, _by_import,
                                       _by_open, _by_a_name_for_the_language, _by_getattr,
                                       _by_getattr_of_python, _by_another_getattr,
-                                      _by_a_pattern, _by_an_annotation])
+                                      _by_a_pattern, _by_an_annotation,
+                                      _by_a_shadowed_getattr, _by_a_lambda_in_the_annotation,
+                                      _by_a_shadowed_module, _by_a_raise])
 def test_a_kernel_that_is_more_than_tritons_language_may_not(function):
     with pytest.raises(vetting.Unrepeatable):
         _vetted(function)
