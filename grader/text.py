@@ -118,7 +118,7 @@ def brief(printed: str, filename: str) -> str:
         said = found[2].partition(". ")[0]
         return found[1] + (said if len(said) <= 150 else said[:147] + "...")
 
-    printed = re.sub(rf"[^\s\"'(]*/(?={re.escape(filename)}\b)", "", printed)
+    printed = re.sub(rf"(?<![^\s\"'(])[^\s\"'(]*/(?={re.escape(filename)}\b)", "", printed)
     return WARNING.sub(warning, printed)
 
 

@@ -336,14 +336,14 @@ def misjoined_tiles(source: bytes) -> tuple[int, str] | None:
     """
     for function in ast.walk(syntax_tree(source)):
         if not isinstance(function, ast.FunctionDef) or not any(
-                "jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+                "jit" in _name(node) for one in function.decorator_list for node in ast.walk(one)):
             continue
         tests = {inner for node in ast.walk(function) for test in _conditions(node)
                  for inner in ast.walk(test)}
         for node in ast.walk(function):
-            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
-            if node in tests or all(name.isupper() for name in names):  # named like constants
-                continue
+            if node in tests or not isinstance(node, ast.BoolOp | ast.UnaryOp | ast.Compare) or all(
+                    part.id.isupper() for part in ast.walk(node) if isinstance(part, ast.Name)):
+                continue  # the last: they are named like constants
             if isinstance(node, ast.BoolOp):
                 word, part, sign = ("and", "last", "&") if isinstance(node.op, ast.And) else \
                     ("or", "first", "|")
@@ -364,8 +364,13 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
     """The expressions that a statement or a static_assert tests for truth."""
     if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
         return [node.test]
-    asserts = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("static_assert")
+    asserts = isinstance(node, ast.Call) and _name(node.func) == "static_assert"
     return node.args[:1] if asserts else []
+
+
+def _name(node: ast.AST) -> str:
+    """The name of a variable, or of an attribute without what it belongs to; else ""."""
+    return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
 def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:

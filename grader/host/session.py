@@ -346,9 +346,10 @@ class Session:
         if outcome not in OUTCOMES:
             raise ValueError(f"want one of {sorted(OUTCOMES)}; got {outcome}")
         finding = SubmissionError(
-            outcome, escape(str(reply["sentence"]))[:1000],
+            outcome, escape(str(reply["sentence"])[:1000])[:1000],
             id=reply["id"] if reply["id"] in wire.OBSERVED else "",
-            detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-wire.MAX_TEXT:],
+            detail=f"{self._printed()}\n{escape(str(reply['detail'])[-wire.MAX_TEXT:])}".strip("\n")[
+                -wire.MAX_TEXT:],
             line=line if type(line) is int else None, fatal=bool(reply["fatal"]), column=column if
             type(column := reply.get("column")) is int else None, lines=tuple(number for number in
             reply.get("lines", ()) if type(number) is int),

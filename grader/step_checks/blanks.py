@@ -94,7 +94,9 @@ class Blanks:
         """The constexpr arguments of the blank's function."""
         node = next(node for node in self.nodes if _name(node) == self.function(id))
         return {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)
-                and one.annotation is not None and "constexpr" in ast.unparse(one.annotation)}
+                and one.annotation is not None and any(
+                    "constexpr" in str(getattr(part, key, "")) for part in ast.walk(one.annotation)
+                    for key in ("id", "attr", "value"))}
 
     def is_as_given(self, id: str) -> bool:
         """Whether the step's function, and all given code that its blank uses, are unchanged."""

@@ -44,6 +44,12 @@ def submission(folder, text, name="problem_4.py"):
     return read(folder, name, "entry")
 
 
+def test_a_decorator_or_an_expression_of_any_depth_is_read_for_joined_tiles_at_once():
+    source = (f"@({'+'.join(['jit'] * 800)})\ndef f(): pass\n"
+              f"@triton.jit\ndef g(x):\n    y = {'-' * 900}x\n    z = x < 1 and y < 2\n")
+    assert misjoined_tiles(source.encode())[0] == 6
+
+
 def test_a_file_that_is_not_there_is_missing(tmp_path):
     found = read(tmp_path, "problem_4.py", "entry")
     assert (found.state, found.source, found.sha256) == ("missing", None, None)
