@@ -214,8 +214,9 @@ class Reporter:
         elif result.sentence:
             mark = "" if result.outcome == "pass" else _mark(result.outcome) + " "
             points = "" if result.checks else f", {_points(result)} points"
-            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: "
-                       f"{result.sentence}", result.outcome)
+            said = result.sentence.replace("\n", "\n     ")  # a file's words never begin a line
+            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: {said}",
+                       result.outcome)
             self._detail(result.detail)
             if points:
                 return

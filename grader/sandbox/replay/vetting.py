@@ -22,8 +22,8 @@ LOOKED_UP = {"getattr", "hasattr"}  # Python functions that a kernel may call wi
 # A comprehension or a lambda may have an argument of this name, and the text around it would then
 # read Python's own: no variable is called so.
 NEVER_NAMES = {"getattr", "hasattr", "setattr", "delattr", "eval", "exec", "compile", "open",
-               "vars", "dir", "globals", "locals", "type", "object", "super", "breakpoint", "memoryview",
-               "classmethod", "staticmethod", "property"}
+               "vars", "dir", "globals", "locals", "type", "object", "super", "breakpoint",
+               "memoryview", "classmethod", "staticmethod", "property"}
 
 
 class Unrepeatable(Exception):
