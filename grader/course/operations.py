@@ -157,7 +157,7 @@ def _tensors(value):
                 dtype = getattr(torch, item[4])
                 if not isinstance(dtype, torch.dtype):
                     raise ValueError(f"want a dtype; got {item[4]!r:.100}")
-                yield _Tensor(tuple(map(size, item[2])), dtype)
+                yield _Tensor(sizes(item[2]), dtype)
             else:
                 yield from _tensors(item)
 
@@ -175,6 +175,13 @@ def _addends(named: dict, made: list[_Tensor]) -> Addends:
     else:
         together = source.numbers // max(1, *(tensor.numbers for tensor in indices))
     return Addends(source.numbers, into, together)
+
+
+def sizes(shape) -> tuple[int, ...]:
+    """Return shape if it is a tensor's: a product of 60,000 sizes would take a minute."""
+    if len(shape) > 64:  # as in PyTorch
+        raise ValueError(f"want at most 64 dimensions; got {len(shape)}")
+    return tuple(map(size, shape))
 
 
 def size(value) -> int:

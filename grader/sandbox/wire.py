@@ -92,8 +92,8 @@ def unpack_array(packed: list) -> np.ndarray:
         ValueError, TypeError: it is no array, or has more than MAX_ELEMENTS.
     """
     name, shape, text = packed
-    dtype, size = np.dtype(ARRAYS[ARRAYS.index(name)]), math.prod(map(_size, shape))
-    if len(shape) > 5 or size > MAX_ELEMENTS:
+    dtype = np.dtype(ARRAYS[ARRAYS.index(name)])
+    if len(shape) > 5 or math.prod(map(_size, shape)) > MAX_ELEMENTS:
         raise ValueError(f"want at most {MAX_ELEMENTS} elements; got shape {shape}")
     data = np.frombuffer(base64.b64decode(text, validate=True), dtype)
     if data.size == 1:

@@ -46,6 +46,7 @@ def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_n
     lambda value: value["steps"].append([]), lambda value: value.update(functions=None),
     lambda value: value["outputs"][0]["tensor"].__setitem__(4, "float1"),
     lambda value: value["outputs"][0]["tensor"].__setitem__(2, [10**40]),
+    lambda value: value["outputs"][0]["tensor"].__setitem__(2, [1] * 65),
 ])
 def test_what_is_no_trace_is_an_error_of_a_known_kind(spoil):
     value = json.loads(trace().text)
