@@ -35,6 +35,11 @@ def test_an_old_python_can_read_what_tells_it_so(name):
     assert not any(isinstance(node, ast.JoinedStr) for node in ast.walk(tree))
 
 
+def test_a_grading_without_pictures_does_not_load_what_draws_them():
+    code = "import sys, grader.cli, grader.judge.grade; sys.exit('jinja2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_make_asks_before_it_makes_an_environment(tmp_path):
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "grader/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

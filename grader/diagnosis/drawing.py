@@ -1,4 +1,7 @@
-"""Draws an effective attention matrix: expected, yours, difference, tile edges marked."""
+"""Draws an effective attention matrix: expected, yours, difference, tile edges marked.
+
+What is only for a page or a file is imported there: its templates take 0.08 s, and few runs draw.
+"""
 
 from pathlib import Path
 
@@ -7,7 +10,6 @@ import torch
 
 from grader.diagnosis.attention_map import SEEN, TILE, Matrix
 from grader.host import files
-from grader.page import pictures, svg
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"
@@ -48,21 +50,27 @@ def caption(matrix: Matrix) -> str:
             f"({int(wrong.sum())} of {wrong.numel()} are wrong).")
 
 
-def drawn(matrix: Matrix) -> tuple[list[svg.Panel], list[tuple[str, str]]]:
+def drawn(matrix: Matrix) -> tuple[list, list[tuple[str, str]]]:
     """The same three panels, and the key to them, as svg.mask() has both."""
+    from grader.page import svg
+
     found = (matrix.found > SEEN) | (matrix.keep & ~matrix.wrong)
     return svg.mask(matrix.keep.numpy(), found.numpy(), _wrong(matrix),
                     TILE.get(matrix.case.stage, 64), sinks=matrix.case.sinks or 0)
 
 
-def picture(matrix: Matrix) -> pictures.Picture:
-    """The panels for a page."""
+def picture(matrix: Matrix):
+    """The panels for a page, as a pictures.Picture."""
+    from grader.page import pictures
+
     look = caption(matrix) if matrix.wrong.any() else "All weights are right."
     return pictures.Picture("The mask", f"{matrix.label}. {look}", *drawn(matrix))
 
 
 def plot(matrix: Matrix, path: Path) -> None:
     """Write the panels into one SVG file."""
+    from grader.page import svg
+
     title = f"Attention matrix of head {matrix.head}, {matrix.label}"
     drawn_file = svg.draw.file(title, caption(matrix), *drawn(matrix), svg.STYLE)
     files.write(path, drawn_file.strip().encode() + b"\n")

@@ -16,7 +16,6 @@ from grader.judge import (
     compile_check,
     extra_cases,
     interpreter_check,
-    pictures,
     profiling,
     record_check,
     replay_check,
@@ -80,7 +79,11 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         replaying.begin()
     context.step_checks = context.stack.enter_context(StepChecks(stage, options, context.file))
     compiling = compile_check.start(context) if options.spare is None else None
-    interpreted, drawn = interpreter_check.start(context), pictures.start(context)
+    interpreted, drawn = interpreter_check.start(context), None
+    if options.page is not None:
+        from grader.judge import pictures  # its templates take 0.08 s, and few runs draw
+
+        drawn = pictures.start(context)
     prepare = Precompiler(context, [*cases, *informational]).ready \
         if options.device == "cuda" else lambda session, case: None
 
@@ -107,4 +110,5 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)
-    pictures.finish(context, drawn)
+    if drawn is not None:
+        pictures.finish(context, drawn)

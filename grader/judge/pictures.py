@@ -30,16 +30,14 @@ TILES = 5.5  # the length of the call whose loop is drawn; the last tile is ragg
 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
     """Make the pictures beside the cases, once the step checks are done."""
-    file, page = context.file, context.options.page
-    if page is None or file.blank_steps or (
-            context.stage.needs_triton and interpreter_fault()):
+    if context.file.blank_steps or (context.stage.needs_triton and interpreter_fault()):
         return None
     return context.beside(lambda session: _draw(context, session))
 
 
-def finish(context: GradingContext, drawn: concurrent.futures.Future | None) -> None:
+def finish(context: GradingContext, drawn: concurrent.futures.Future) -> None:
     """Wait for the pictures; a fault costs only that picture."""
-    if drawn is not None and (error := drawn.exception()):
+    if error := drawn.exception():
         context.reporter.say(f"--page: some pictures are missing ({type(error).__name__}: {error})")
 
 
@@ -125,8 +123,8 @@ def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
     keep, loops = _keep(case), []
     for side, sees, names in ((QUERIES, keep, ("query", "key")), (KEYS, keep.T, ("key", "query"))):
         if read[side].any():
-            loops.append(loop(read[side].numpy(), sees.numpy(), sizes[side],
-                                       sizes[1 - side], names))
+            loops.append(loop(read[side].numpy(), sees.numpy(), sizes[side], sizes[1 - side],
+                              names))
     made = [pictures.loops(loops, case.label)] if loops else []
     if not stage.needs_triton:  # no programs, no loads
         made += _softmax(built, range(case.N - sizes[0], case.N), [
