@@ -64,8 +64,8 @@ def find_user(name: str) -> tuple[int, int] | None:
 
 
 def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, int] | None:
-    """(uid, gid) of one worker.  In place of nobody's uid, which other programs may use, it gets
-    one of its own; its gid is the group's or, without a group, the same number."""
+    """(uid, gid) of one worker.  Other programs may use nobody's uid, so the worker gets an unused
+    one instead; its gid is the group's or, without a group, the same number."""
     if user is None or user[0] != _nobody() or (ids := unused_ids()) is None:
         return user
     uid = ids[secrets.randbelow(len(ids))]

@@ -273,15 +273,15 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 return wrong is None or wrong.note
             return fits
 
-        def off(name: str, mended: Callable[[int, int], int] | None):
-            """Whether this one alone is wrong, and so that mended makes it right."""
+        def off(name: str, fix: Callable[[int, int], int] | None):
+            """Whether this one alone is wrong, and fix makes it right."""
             def fits(left: Observed) -> bool | None:
                 value = left.programs[0][name]
                 if same(value, example[name]):
                     return None
-                if mended is not None and (not isinstance(value, int | np.ndarray | np.generic)
-                                           or np.size(value) != 1
-                                           or mended(int(value), loop.size) != example[name]):
+                if fix is not None and (not isinstance(value, int | np.ndarray | np.generic)
+                                        or np.size(value) != 1
+                                        or fix(int(value), loop.size) != example[name]):
                     return False
                 return other(name)(left)
             return fits
@@ -291,8 +291,8 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 visits(example), key=str)
 
         return Example(words(example, leaves), given, check, POINTED, exact=exact,
-                       variants=lambda: {("border-wrong", name, how): off(name, mended)
-                                         for how, mended in BORDERS.items() for name in leaves})
+                       variants=lambda: {("border-wrong", name, how): off(name, fix)
+                                         for how, fix in BORDERS.items() for name in leaves})
 
     return StepSpec(leaves, lambda: [make(example) for example in examples], CONSTANTS)
 
