@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from examples.gpt_oss import gradients, measure, steps, train  # noqa: E402
 from examples.gpt_oss.model import OURS, build, load  # noqa: E402
-from examples.gpt_oss.text import Text, read_text  # noqa: E402
+from examples.gpt_oss.text import Text, packing, read_text  # noqa: E402
 
 
 def _options(out, *words):
@@ -182,7 +182,7 @@ def test_a_length_out_of_memory_is_a_result(monkeypatch, device):
     model = build("tiny", "eager", dtype=torch.float32, device=device, seed=0)
     optimizer = train.optimizer_of(model)
 
-    def too_much(*_):
+    def too_much(*_, **__):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(steps, "train_step", too_much)
@@ -198,14 +198,17 @@ def test_a_length_out_of_memory_is_a_result(monkeypatch, device):
 def test_one_command_measures_and_draws(tmp_path, capsys):
     words = ["--out", str(tmp_path), "--size", "tiny", "--dtype", "float32",
              "--gradient-length", "12", "--seeds", "2", "--steps", "1", "--curve-length", "12",
-             "--curve-batch", "1", "--lengths", "12", "--repeats", "1", "--longest", "0"]
+             "--curve-batch", "1", "--lengths", "12", "--repeats", "1", "--longest", "0",
+             "--packed", "4"]
     assert measure.main([*words, "--attns", OURS]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results) == {"gradients", "curves", "sweep"}
+    assert set(results) == set(measure.PARTS)
     assert results["curves"]["agree"] and len(results["curves"]["losses"][OURS]) == 2
-    (point,) = results["sweep"]["points"]
-    assert point["attn"] == OURS and point["N"] == 12 and point["ms"] > 0
-    assert all((tmp_path / name).stat().st_size > 1000 for name in ("loss.png", "steps.png"))
+    for part in ("sweep", "packed"):
+        (point,) = results[part]["points"]
+        assert point["attn"] == OURS and point["N"] == 12 and point["ms"] > 0
+    figures = ("loss.png", "steps.png", "packed.png")
+    assert all((tmp_path / name).stat().st_size > 1000 for name in figures)
     table = (tmp_path / "results.md").read_text()
     assert "layers: 10 of 10 tensors accepted." in table and "| 12 |" in table
     told = capsys.readouterr().out
@@ -259,11 +262,37 @@ def test_results_are_kept_where_matplotlib_is_missing(tmp_path, monkeypatch, cap
     assert "| 4096 | 20.0 ms |" in (tmp_path / "results.md").read_text()
 
 
+def test_an_attention_that_is_not_installed_is_a_point(monkeypatch, capsys):
+    def missing(*_, **__):
+        raise ImportError("want flash-attn-4; got none")
+
+    monkeypatch.setattr(steps, "build", missing)
+    words = "--attn x --size tiny --dtype float32 --device cpu --lengths 16 32 --repeats 1"
+    assert steps.main([*words.split(), "--longest", "0"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "attn": "x", "N": 16, "failed": "want flash-attn-4; got none"}
+
+
+def test_only_what_keeps_packed_sequences_apart_is_timed_packed(monkeypatch):
+    monkeypatch.setattr(measure, "_child", lambda options, attn, part: [{"attn": attn}])
+    options, kept = measure.parser().parse_args([]), []
+    measure.sweep(options, "packed", [], kept.append)
+    assert kept[-1] == {"points": [{"attn": measure.FA4}, {"attn": OURS}]}
+
+
+def test_a_packed_row_is_cut_into_sequences_that_fill_it():
+    packed = packing(4096, 512, "cpu")
+    borders, positions = packed["cu_seq_lens_q"], packed["position_ids"][0]
+    assert len(borders) == 9 and borders[-1] == len(positions) == 4096
+    assert (positions == 0).nonzero().flatten().tolist() == borders[:-1].tolist()
+    assert packed["max_length_q"] == borders.diff().max() == positions.max() + 1
+
+
 def test_a_process_that_dies_is_a_point(monkeypatch):
     options = measure.parser().parse_args(["--attns", "eager", "--lengths", "16", "32"])
     monkeypatch.setattr(sys, "executable", "/bin/false")
     kept = []
-    measure.sweep(options, [{"attn": OURS}], kept.append)
+    measure.sweep(options, "sweep", [{"attn": OURS}], kept.append)
     died = {"attn": "eager", "failed": "exit code 1", "N": 16}
     assert kept == [{"points": [{"attn": OURS}, died]}]
 

@@ -1,12 +1,13 @@
 """Measure GPT-OSS with our kernel against its peers: python -m examples.gpt_oss.measure --help.
 
-Three parts, in --out: gradients against float64, loss curves, and time and memory of a step against
-its length.  results.json is written after every part (of the sweep: every attention), and keeps
-those that are not run again.  results.md, loss.png and steps.png are made from it; --plot does that
-alone.
+Four parts, in --out: gradients against float64, loss curves, and time and memory of a step against
+its length, of one sequence and of packed ones.  results.json is written after every part (of the
+last two: every attention), and keeps those that are not run again.  results.md, loss.png, steps.png
+and packed.png are made from it; --plot does that alone.
 """
 
 import argparse
+import functools
 import gc
 import itertools
 import json
@@ -23,7 +24,8 @@ import torch
 from examples.gpt_oss import gradients, plots, train
 from examples.gpt_oss.model import DTYPES, OURS, SIZES, default_device, default_dtype
 
-PARTS = ("gradients", "curves", "sweep")
+PARTS = ("gradients", "curves", "sweep", "packed")
+FA4 = "flash_attention_4"
 WINDOW = 10  # steps: losses are compared as means over so many
 
 
@@ -61,25 +63,28 @@ def compare(eager: list[list[float]], ours: list[list[float]]) -> dict:
             "spread": spread, "agree": difference <= spread}
 
 
-def sweep(options, points: list[dict], keep) -> None:
+def sweep(options, part: str, points: list[dict], keep) -> None:
     """One process an attention (steps.py); keep({"points": [...]}) after each of them.
 
+    part: sweep, or packed: of the attentions that keep packed sequences apart.
     points: those of other attentions, measured before.
     """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # what the parts before held: the memory is the processes' now
     for attn in options.attns:
-        points = points + _child(options, attn)
-        keep({"points": points})
+        if part == "sweep" or attn in (OURS, FA4):
+            points = points + _child(options, attn, part)
+            keep({"points": points})
 
 
-def _child(options, attn: str) -> list[dict]:
+def _child(options, attn: str, part: str) -> list[dict]:
     """The points of one attention; a process that dies or is too slow adds one that says so."""
     words = [sys.executable, "-m", "examples.gpt_oss.steps", "--attn", attn,
              "--size", options.size, "--dtype", options.dtype, "--device", options.device,
-             "--repeats", options.repeats, "--longest", options.longest,
-             "--lengths", *options.lengths]
+             "--repeats", options.repeats, "--lengths", *options.lengths]
+    words += (["--longest", options.longest] if part == "sweep" else
+              ["--longest", 0, "--packed", options.packed])
     process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True,
                                cwd=Path(__file__).resolve().parents[2])
     alarm = threading.Timer(options.limit, process.kill)
@@ -147,11 +152,13 @@ def _curve_table(part: dict) -> list[str]:
     ]
 
 
-def _sweep_table(part: dict) -> list[str]:
+def _sweep_table(part: dict, packed: bool = False) -> list[str]:
     points = part["points"]
     names = list(dict.fromkeys(point["attn"] for point in points))
     lengths = sorted({p["N"] for p in points if not p.get("search")})
-    lines = ["Milliseconds a step (forward, backward, update; one row) and peak GiB, weights and "
+    mean = part["settings"].get("packed")
+    row = f"one row of packed sequences, {mean} tokens on average" if packed else "one row"
+    lines = [f"Milliseconds a step (forward, backward, update; {row}) and peak GiB, weights and "
              "optimizer included.", "", "| N | " + " | ".join(names) + " |",
              "|---" * (1 + len(names)) + "|"]
     for N in lengths:
@@ -161,13 +168,14 @@ def _sweep_table(part: dict) -> list[str]:
     for name in names:
         fits = [p["N"] for p in points if p["attn"] == name and "ms" in p]
         fails = [p["N"] for p in points if p["attn"] == name and p.get("out_of_memory")]
-        if fits:
+        if fits and any(p.get("search") for p in points if p["attn"] == name):
             lines += ["", f"{name}: longest row that fitted {max(fits)}"
                       + (f", shortest that did not {min(fails)}." if fails else ".")]
     return lines
 
 
-TABLES = {"gradients": _gradient_table, "curves": _curve_table, "sweep": _sweep_table}
+TABLES = {"gradients": _gradient_table, "curves": _curve_table, "sweep": _sweep_table,
+          "packed": functools.partial(_sweep_table, packed=True)}
 
 
 def _cell(point: dict) -> str:
@@ -190,10 +198,12 @@ def draw(results: dict, out: Path) -> list[Path]:
         written.append(out / "loss.png")
         title = "GPT-OSS from random weights, on Python's standard library"
         plots.loss(part["losses"], title, part["settings"], written[-1])
-    part = results.get("sweep")
-    if part and any("ms" in point for point in part["points"]):
-        written.append(out / "steps.png")
-        plots.steps(part["points"], part["settings"], written[-1])
+    for name, file, row in (("sweep", "steps.png", "one row"),
+                            ("packed", "packed.png", "one packed row")):
+        part = results.get(name)
+        if part and any("ms" in point for point in part["points"]):
+            written.append(out / file)
+            plots.steps(part["points"], part["settings"], row, written[-1])
     return written
 
 
@@ -233,9 +243,12 @@ def parser() -> argparse.ArgumentParser:
     add("--steps", type=number(1), default=200 if gpu else 20, help="of each loss curve")
     add("--curve-length", type=number(2), default=1024 if gpu else 48, help="tokens per row")
     add("--curve-batch", type=number(1), default=4 if gpu else 1, help="rows per step")
-    add("--attns", nargs="+", default=["eager", "flex_attention", OURS], help="for the sweep")
+    add("--attns", nargs="+", default=["eager", "flex_attention", FA4, OURS],
+        help=f"for the sweep; {FA4} and {OURS} also packed")
     add("--lengths", type=number(2), nargs="+",
         default=[2**n * 1024 for n in range(2, 7)] if gpu else [32, 64, 128])
+    add("--packed", type=number(1), default=1024 if gpu else 8,
+        help="tokens of a packed sequence on average")
     add("--repeats", type=number(1), default=5 if gpu else 1, help="timed steps per length")
     add("--longest", type=int, default=2**20 if gpu else 0,
         help="search for the longest row that fits, up to here; 0: no search")
@@ -264,7 +277,7 @@ def main(argv: list[str] | None = None) -> int:
         elif part == "curves":
             keep(curves(options))
         else:
-            sweep(options, _others(results.get("sweep"), options), keep)
+            sweep(options, part, _others(results.get(part), options), keep)
     try:
         print(*draw(results, out), sep="\n")
     except plots.NoMatplotlib as missing:

@@ -58,10 +58,10 @@ def loss(curves: dict[str, list[list[float]]], title: str, settings: dict, path:
     _save(figure, title, settings, path)
 
 
-def steps(points: list[dict], settings: dict, path: Path) -> None:
+def steps(points: list[dict], settings: dict, row: str, path: Path) -> None:
     """points: attn, N, and ms and peak_gib, or out_of_memory.  A cross: it did not fit.
 
-    Without a GPU there is no memory to draw.
+    row: what a step takes, for the title.  Without a GPU there is no memory to draw.
     """
     points = [point for point in points if not point.get("search")]
     names = list(dict.fromkeys(point["attn"] for point in points))
@@ -84,4 +84,4 @@ def steps(points: list[dict], settings: dict, path: Path) -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize="small")
-    _save(figure, "One training step of GPT-OSS, one row", settings, path)
+    _save(figure, f"One training step of GPT-OSS, {row}", settings, path)

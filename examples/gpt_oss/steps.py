@@ -14,7 +14,7 @@ import time
 import torch
 
 from examples.gpt_oss.model import DTYPES, SIZES, build
-from examples.gpt_oss.text import Text, read_text
+from examples.gpt_oss.text import Text, packing, read_text
 from examples.gpt_oss.train import optimizer_of, train_step
 
 GIB = 2**30
@@ -24,22 +24,24 @@ REFINEMENTS = 3  # halvings of the gap between the longest row that fits and the
 
 
 def one_length(model, optimizer, text: Text, N: int, repeats: int,
-               warmups: int = WARMUPS) -> dict:
+               warmups: int = WARMUPS, mean: int = 0) -> dict:
     """-> ms (median), spread_ms (largest less smallest), peak_gib of one step on one row of N.
 
+    mean: tokens of a packed sequence on average; 0: the row is one sequence.
     peak_gib is all that PyTorch holds at once, weights and optimizer included; None on a CPU.
     """
     device = model.device.type
     ids = text.batch(0, 1, N, seed=0, device=device)
+    packed = packing(N, mean, device) if mean else {}
     for _ in range(warmups):
-        train_step(model, optimizer, ids, 1e-6)
+        train_step(model, optimizer, ids, 1e-6, **packed)
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        train_step(model, optimizer, ids, 1e-6).item()  # waits for the loss ...
+        train_step(model, optimizer, ids, 1e-6, **packed).item()  # waits for the loss ...
         if device == "cuda":
             torch.cuda.synchronize()  # ... and for the update after it
         times.append(1e3 * (time.perf_counter() - start))
@@ -47,12 +49,11 @@ def one_length(model, optimizer, text: Text, N: int, repeats: int,
     return {"ms": statistics.median(times), "spread_ms": max(times) - min(times), "peak_gib": peak}
 
 
-def try_length(model, optimizer, text: Text, N: int, repeats: int,
-               warmups: int = WARMUPS) -> dict:
+def try_length(model, optimizer, text: Text, N: int, repeats: int, **more) -> dict:
     """As one_length, or out_of_memory, or failed with the exception's text."""
     torch._dynamo.reset()  # compile for this length alone, as in a run that has one length
     try:
-        result = one_length(model, optimizer, text, N, repeats, warmups)
+        result = one_length(model, optimizer, text, N, repeats, **more)
     except torch.OutOfMemoryError:
         result = {"out_of_memory": True}
     except Exception as failure:
@@ -109,16 +110,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--lengths", type=int, nargs="+", required=True)
     parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--longest", type=int, required=True)
+    parser.add_argument("--packed", type=int, default=0)
     options = parser.parse_args(argv)
-    model = build(options.size, options.attn, dtype=DTYPES[options.dtype], device=options.device,
-                  seed=0).train()
+    try:
+        model = build(options.size, options.attn, dtype=DTYPES[options.dtype],
+                      device=options.device, seed=0).train()
+    except ImportError as missing:  # an attention that is not installed
+        print(json.dumps({"attn": options.attn, "N": options.lengths[0],
+                          "failed": str(missing).splitlines()[0]}))
+        return 0
     optimizer, text = optimizer_of(model), Text(read_text())
 
     def measure(N: int) -> dict:
-        return try_length(model, optimizer, text, N, options.repeats)
+        return try_length(model, optimizer, text, N, options.repeats, mean=options.packed)
 
     def probe(N: int) -> dict:
-        return try_length(model, optimizer, text, N, **PROBE)
+        return try_length(model, optimizer, text, N, **PROBE, mean=options.packed)
 
     for N, result in sweep(measure, probe, options.lengths, options.longest):
         print(json.dumps({"attn": options.attn, "N": N} | result), flush=True)

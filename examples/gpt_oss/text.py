@@ -1,6 +1,7 @@
 """Real text to train on: Python's own library, as bytes, or any file, as a model's tokens."""
 
 import hashlib
+import random
 import sysconfig
 from pathlib import Path
 
@@ -40,3 +41,18 @@ class Text:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(len(self.tokens) - N + 1, (B,), generator=generator)
         return torch.stack([self.tokens[i : i + N] for i in starts.tolist()]).to(device)
+
+
+def packing(N: int, mean: int, device: str) -> dict:
+    """A row of N tokens as sequences of mean tokens on average, cut at random places.
+
+    -> what TRL's collator adds to a packed row: position_ids (1, N), and the borders and the
+    longest length as flash attention wants them.
+    """
+    cuts = random.Random(N).sample(range(1, N), max(1, N // mean) - 1)
+    borders = torch.tensor([0, *sorted(cuts), N], dtype=torch.int32)
+    lengths = borders.diff()
+    positions = torch.cat([torch.arange(n) for n in lengths.tolist()])[None].to(device)
+    borders, longest = borders.to(device), int(lengths.max())
+    return {"position_ids": positions, "cu_seq_lens_q": borders, "cu_seq_lens_k": borders,
+            "max_length_q": longest, "max_length_k": longest}

@@ -44,12 +44,15 @@ def optimizer_of(model) -> torch.optim.Optimizer:
     )
 
 
-def train_step(model, optimizer, ids: torch.Tensor, lr: float) -> torch.Tensor:
-    """Forward, backward, update on ids (B, N).  -> the loss before the update, nats a token."""
+def train_step(model, optimizer, ids: torch.Tensor, lr: float, **packing) -> torch.Tensor:
+    """Forward, backward, update on ids (B, N).  -> the loss before the update, nats a token.
+
+    packing: what else the model wants to know of packed rows, such as position_ids.
+    """
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.zero_grad(set_to_none=True)
-    loss = model(ids, labels=ids, use_cache=False).loss
+    loss = model(ids, labels=ids, use_cache=False, **packing).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
