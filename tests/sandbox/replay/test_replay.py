@@ -39,11 +39,3 @@ def test_pythons_functions_are_those_that_a_kernel_may_use(tmp_path):
                 "names": [["__builtins__", {"module": "triton"}]]}
     with pytest.raises(Exception, match="name 'knobs' is not defined"):
         carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[function])
-
-
-@pytest.mark.parametrize("lines", [{"first": -10**9}, {"first": 5}, {"line": 10**9}])
-def test_no_more_lines_are_put_above_a_function_than_a_file_has(tmp_path, lines):
-    pytest.importorskip("triton")
-    function = {**FUNCTION, "text": "def kernel(x):\n    pass", **lines}
-    with pytest.raises(replay.Unrepeatable, match="kernel is on no line of a file"):
-        carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[function])
