@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grader.course.stages import STAGES
-from tools import kernel_checks
+from tests import kernel_checks
 
 ATTENTION = {number: stage for number, stage in STAGES.items()
              if stage.needs_triton and not stage.sums_rows}

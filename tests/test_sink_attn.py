@@ -11,7 +11,7 @@ import torch
 import reference
 import sink_attn
 from sink_attn import policy
-from tools import kernel_checks
+from tests import kernel_checks
 
 attention = functools.partial(sink_attn.attention, kernel="triton")
 

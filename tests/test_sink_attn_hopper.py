@@ -18,7 +18,7 @@ import torch
 import reference
 import sink_attn
 from sink_attn.entry import no_gluon
-from tools.kernel_checks import place
+from tests.kernel_checks import place
 
 attention = functools.partial(sink_attn.attention, kernel="gluon")
 

@@ -9,7 +9,7 @@ import torch
 import reference
 import sink_attn
 from sink_attn import entry, policy
-from tools import kernel_checks
+from tests import kernel_checks
 
 # Every pair of values of two axes meets in some case.  Eight heads a group: another form.
 CPU_AXES = {

@@ -1,27 +1,16 @@
-"""python -m tools.kernel_checks [3 9 ...]: how far the stages' kernels are from float64.
-
-Prints the worst error over its limit of outputs and gradients, one row per stage and dtype, over
-settings that cover all pairs; for these stages, or all but 2; on the GPU, or else in the
-interpreter (a minute and a half).
-"""
+"""How far a stage's kernels are from float64, over settings that cover all pairs of their axes."""
 
 import importlib
-import itertools
 import math
-import os
-import sys
 from dataclasses import dataclass, replace
 
+import covertable
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from grader.course import correctness  # noqa: E402
-from grader.course.cases import Case  # noqa: E402
-from grader.course.inputs import Built  # noqa: E402
-
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+from grader.course import correctness
+from grader.course.cases import Case
+from grader.course.inputs import Built
+from grader.course.stages import STAGES
 
 # all_pairs() makes settings in which every pair of values of two axes occurs.
 GPU_AXES = {
@@ -71,51 +60,25 @@ class Setting:
 
 
 def all_pairs(axes: dict[str, tuple]) -> list[dict]:
-    """A short list of settings with every pair of values of two axes, made greedily."""
-    names = list(axes)
-    missing = {
-        (a, x, b, y)
-        for a, b in itertools.combinations(names, 2)
-        for x in axes[a]
-        for y in axes[b]
-    }
-    chosen = []
-    while missing:
-        a, x, b, y = min(missing, key=repr)
-        row = {a: x, b: y}
-        for name in names:
-            if name not in row:
-                row[name] = max(axes[name], key=lambda value: _gain(row, name, value, missing))
-        missing -= set(_pairs(row, names))
-        chosen.append(row)
-    return chosen
+    """A short list of settings with every pair of values of two axes."""
+    return covertable.make({name: list(values) for name, values in axes.items()})
 
 
-def _pairs(row: dict, names: list[str]):
-    return ((a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2))
-
-
-def _gain(row: dict, name: str, value, missing: set) -> int:
-    return sum(
-        ((name, value, a, x) in missing) or ((a, x, name, value) in missing) for a, x in row.items()
-    )
-
-
-def settings(stage: int, axes: dict[str, tuple]) -> list[Setting]:
+def settings(number: int, axes: dict[str, tuple]) -> list[Setting]:
     """The settings for one stage; axes that its contract does not have are fixed."""
-    mine = dict(axes)
-    if stage <= 4:
+    stage, mine = STAGES[number], dict(axes)
+    if not stage.shares_keys:
         mine["heads"] = tuple((hq, hq) for hq in sorted({hq for hq, _ in axes["heads"]}))
-    if stage in (6, 7):
+    if not stage.chooses_mask:
+        mine["causal"] = (stage.is_causal,)
         mine["window_size"] = tuple(w for w in axes["window_size"] if w is not None)
-    fixed = {
-        "causal": stage in (4, 5, 6, 7), "window_size": None, "sink_size": 0, "sink_logits": False
-    }
-    has = {"window_size": (6, 7, 9), "sink_size": (7, 9), "causal": (1, 8, 9), "sink_logits": (9,)}
-    for name, stages in has.items():
-        if stage not in stages:
-            mine[name] = (fixed[name],)
-    cover = [Setting(stage, **row) for row in all_pairs(mine)]
+    if not stage.windowed:
+        mine["window_size"] = (None,)
+    if not stage.has_sinks:
+        mine["sink_size"] = (0,)
+    if "sink_logits" not in stage.keywords:
+        mine["sink_logits"] = (False,)
+    cover = [Setting(number, **row) for row in all_pairs(mine)]
     # A window needs the causal mask.
     return [s if s.causal else replace(s, window_size=None) for s in cover]
 
@@ -138,25 +101,20 @@ def place(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 def call(setting: Setting, q, k, v, sink_logits=None):
     """Call the stage's entry point and return what it returns."""
-    module = importlib.import_module(f"problem_{setting.stage}")
-    stage, W, S = setting.stage, setting.window_size, setting.sink_size
-    if stage == 1:
-        return module.FlashAttention2Function.apply(q, k, v, setting.causal)
-    if stage <= 5:
-        return module.flash_attention_forward(q, k, v, is_causal=setting.causal)
-    if stage == 6:
-        return module.flash_attention_forward(q, k, v, window_size=W)
-    if stage == 7:
-        return module.flash_attention_forward(q, k, v, window_size=W, sink_size=S)
-    if stage == 8:
-        return module.flash_attention_gqa(q, k, v, setting.causal)
-    return module.flash_swda_with_sink(q, k, v, W, S, setting.causal, sink_logits=sink_logits)
+    stage = STAGES[setting.stage]
+    entry = getattr(importlib.import_module(f"problem_{setting.stage}"), stage.entry)
+    if stage.attribute:  # an autograd.Function takes no keywords
+        return getattr(entry, stage.attribute)(q, k, v, setting.causal)
+    options = {"is_causal": setting.causal, "window_size": setting.window_size,
+               "sink_size": setting.sink_size, "sink_logits": sink_logits}
+    return entry(q, k, v, **{name: value for name, value in options.items()
+                             if name in (*stage.positional, *stage.keywords)})
 
 
 def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, float]:
     """The largest error over its limit for o and every gradient; right if at most 1; NaN is inf."""
     torch.manual_seed(seed)
-    dtype = DTYPES[setting.dtype]
+    dtype = getattr(torch, setting.dtype)
     (HQ, HKV), N, D = setting.heads, setting.N, setting.D
 
     def make(heads: int, layout: str) -> torch.Tensor:
@@ -189,24 +147,3 @@ def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, 
         assert x.shape == want.shape and x.dtype == want.dtype, (name, x.shape, x.dtype)
         worst[name] = answer.judge(name, x).times
     return worst
-
-
-def main() -> int:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    axes = GPU_AXES if device == "cuda" else CPU_AXES
-    stages = [int(word) for word in sys.argv[1:]] or [1, 3, 4, 5, 6, 7, 8, 9]
-    print("stage  dtype     cases  worst error / limit (1 is the limit), and where")
-    failed = False
-    for stage in stages:
-        for dtype in axes["dtype"]:
-            cases = [s for s in settings(stage, axes) if s.dtype == dtype]
-            errors = [(times, name, s) for s in cases
-                      for name, times in error_over_limit(s, device).items()]
-            times, name, where = max(errors, key=lambda row: row[0])
-            failed |= times > 1
-            print(f"{stage:5}  {dtype:8}  {len(cases):5}  {times:.2f}  {name} {where}", flush=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
