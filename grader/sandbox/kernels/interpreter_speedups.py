@@ -21,8 +21,8 @@ def spare_repetition() -> None:
     from triton.language import core, semantic
     from triton.runtime import interpreter
 
-    for part in (_prepare_once, _remember_dtypes, _remember_shapes, _call_directly,
-                 _convert_what_differs, _hold_plainly, _combine_slices):
+    for part in (_prepare_once, _remember_dtypes, _remember_shapes, _convert_what_differs,
+                 _combine_slices):
         with contextlib.suppress(AttributeError):
             part(core, semantic.TritonSemantic, interpreter)
 
@@ -125,22 +125,6 @@ def _remember_shapes(core, semantic, interpreter) -> None:
     core.block_type.__init__, core.tensor.__init__ = block_type, tensor
 
 
-def _call_directly(core, semantic, interpreter) -> None:
-    """Skip the two wrappers around tl's functions, which only pass the interpreter on."""
-    def patch(obj, name, member, builder, scope):
-        plain = getattr(member, "__wrapped__", member)
-
-        def call(*args, **kwargs):
-            kwargs["_semantic"] = interpreter.interpreter_semantic
-            return plain(*args, **kwargs)
-
-        call.__wrapped__ = member  # vetting.py needs to know what it wraps
-        scope.set_attr(obj, name, call)
-
-    if _parameters(interpreter._patch_attr) == _parameters(patch):
-        interpreter._patch_attr = patch
-
-
 def _convert_what_differs(core, semantic, interpreter) -> None:
     """Skip conversions between equal dtypes, and broadcasts, which NumPy does by itself.  Also skip
     the second computation in 64 bits of integer sums and products, which only serves an assertion
@@ -187,21 +171,6 @@ def _convert_what_differs(core, semantic, interpreter) -> None:
         semantic.binary_op_type_checking_impl = operands
     semantic.broadcast_impl_value = broadcasted
     semantic.binary_op_sanitize_overflow_impl = check_overflow
-
-
-def _hold_plainly(core, semantic, interpreter) -> None:
-    """A tile is an object of a dataclass whose construction calls three functions; skip them."""
-    handle = interpreter.TensorHandle
-    checked = handle.__post_init__
-
-    def made(self, data, dtype, attr=None):
-        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-        if type(dtype) is not core.pointer_type and (
-                data.itemsize * 8 > max(dtype.primitive_bitwidth, 8)):
-            checked(self)
-
-    if _parameters(handle) == ["data", "dtype", "attr"]:
-        handle.__init__ = made
 
 
 def _combine_slices(core, semantic, interpreter) -> None:
