@@ -5,7 +5,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from traceback import walk_tb
+from traceback import FrameSummary, extract_tb
 
 import numpy
 
@@ -117,8 +117,8 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    around = chain[:next(i for i, e in enumerate(chain) if e is cause)]  # the errors that wrap it
-    placed = next((e for e in (cause, *reversed(around), *chain) if lines_of(e, path)), cause)
+    wrappers = next(i for i, e in enumerate(chain) if e is cause)
+    placed = next((e for e in (*chain[wrappers::-1], *chain) if lines_of(e, path)), cause)
     line = next(iter(lines_of(placed, path)[::-1]), None)
     text = " ".join(_reason(e) or _text(e) for e in chain)
     outcome, id, sentence = _sentence(cause, text, path, where, _source_line(path, line))
@@ -136,7 +136,8 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     return {
         "outcome": outcome, "id": id, "sentence": sentence, "line": line,
         "column": column, "lines": _outwards(chain, path),
-        "detail": _traceback(chain, path, sentence), "fatal": bool(DEAD_CONTEXT.search(text)),
+        "detail": _traceback(chain, wrappers, path, sentence),
+        "fatal": bool(DEAD_CONTEXT.search(text)),
     }
 
 
@@ -258,11 +259,14 @@ def lines_of(error, path: str) -> list[int]:
     """The lines of the student's file on this exception's stack, the innermost last."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return [error.lineno] if error.lineno else []
-    lines = [line for frame, line in walk_tb(error.__traceback__)
-             if frame.f_code.co_filename == path]
-    if _is_compile_error(error) and (line := _compile_error_line(error, path)) is not None:
-        lines.append(line)
+    lines = [frame.lineno for frame in _frames(error, path)]
+    if _is_compile_error(error) and (place := _compile_error_place(error, path)):
+        lines.append(place[0])
     return lines
+
+
+def _frames(error, path: str) -> list[FrameSummary]:
+    return [frame for frame in extract_tb(error.__traceback__) if frame.filename == path]
 
 
 def _outwards(chain: list[BaseException], path: str) -> list[int]:
@@ -279,35 +283,24 @@ def _outwards(chain: list[BaseException], path: str) -> list[int]:
 def _column(error, path: str) -> int | None:
     """The column, from 1, of the error in the innermost line of the file."""
     if _is_compile_error(error):
-        offset = getattr(error.node, "col_offset", None)
-        return None if offset is None else offset + _indent(error, path) + 1
-    column, frames = None, error.__traceback__
-    while frames is not None:
-        code = frames.tb_frame.f_code
-        if code.co_filename == path and frames.tb_lasti >= 0:
-            position = list(code.co_positions())[frames.tb_lasti // 2]
-            column = None if position[2] is None else position[2] + 1
-        frames = frames.tb_next
-    return column
+        place = _compile_error_place(error, path)
+        return place and place[1]
+    column = next((frame.colno for frame in reversed(_frames(error, path))), None)
+    return None if column is None else column + 1
 
 
-def _indent(error, path: str) -> int:
-    """The function's indentation in the file: Triton counts columns from its `def`."""
-    first = (error.src or "").lstrip().split("\n")[:1]
-    return next((len(row) - len(row.lstrip()) for row in _source(path)
-                 if first and row.strip() == first[0].strip()), 0)
-
-
-def _compile_error_line(error, path: str) -> int | None:
-    """The line of a CompilationError, which counts from its function's `def`."""
-    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().split("\n")
-    if offset is None or not function:
+def _compile_error_place(error, path: str) -> tuple[int, int] | None:
+    """The line and the column of a CompilationError, which Triton counts from its function's
+    `def`."""
+    if getattr(error.node, "lineno", None) is None:
         return None
-    function = [row.strip() for row in function]
-    rows = [row.strip() for row in _source(path)]
+    function = [row.strip() for row in (error.src or "").strip().split("\n")]
+    rows = _source(path)
+    bare = [row.strip() for row in rows]
     for start in range(len(rows) - len(function) + 1):
-        if rows[start:start + len(function)] == function:
-            return start + offset
+        if bare[start:start + len(function)] == function:
+            indent = len(rows[start]) - len(rows[start].lstrip())
+            return start + error.node.lineno, indent + error.node.col_offset + 1
     return None
 
 
@@ -320,33 +313,25 @@ def _source_line(path: str, line: int | None) -> str:
     return rows[line - 1] if line is not None and 0 < line <= len(rows) else ""
 
 
-def _traceback(chain: list[BaseException], path: str, sentence: str) -> str:
+def _traceback(chain: list[BaseException], wrappers: int, path: str, sentence: str) -> str:
     """The student's own frames, one line each, from the call to the error, without those of Triton
-    and PyTorch.  An error that only wraps another adds its frames; one that the sentence quotes in
-    full adds nothing else."""
-    rows, frames, inner = [], [], _unwrap(chain[0])
-    wrapped = next((i for i, error in enumerate(chain) if error is inner), 0)
-    for error in chain[:wrapped + 1]:
-        frames += _frames(error, path)
-    said = _text(chain[wrapped]).strip()
-    rows += [*frames, *[f"{type(chain[wrapped]).__name__}: {said}"] * (said not in sentence)]
-    for error in chain[wrapped + 1:]:
-        rows = [*_frames(error, path), f"{type(error).__name__}: {_text(error)}", *rows]
+    and PyTorch.  The first errors of the chain, which only wrap another, add nothing but their
+    frames; neither does one that the sentence quotes in full."""
+    cause = chain[wrappers]
+    rows = [row for error in chain[:wrappers + 1] for row in _told(error, path)]
+    if (said := _text(cause).strip()) not in sentence:
+        rows.append(f"{type(cause).__name__}: {said}")
+    for error in chain[wrappers + 1:]:
+        rows = [*_told(error, path), f"{type(error).__name__}: {_text(error)}", *rows]
     return "\n".join(rows)[:MAX_TEXT]
 
 
-def _frames(error, path: str) -> list[str]:
-    frames = [(line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)
-              if frame.f_code.co_filename == path]
-
-    def shown(frames) -> list[str]:
-        rows = [(number, name, _source_line(path, number).strip()) for number, name in frames]
-        return [f"{Path(path).name}:{number} in {name}: "
-                + (row if len(row) <= 60 else row[:57] + "...") for number, name, row in rows]
-
-    if len(frames) > 10:  # endless recursion
-        return [*shown(frames[:5]), "...", *shown(frames[-5:])]
-    return shown(frames)
+def _told(error, path: str) -> list[str]:
+    rows = []
+    for frame in _frames(error, path):
+        text = frame.line if len(frame.line) <= 60 else frame.line[:57] + "..."
+        rows.append(f"{Path(path).name}:{frame.lineno} in {frame.name}: {text}")
+    return rows if len(rows) <= 10 else [*rows[:5], "...", *rows[-5:]]  # endless recursion
 
 
 def _old_interpreter() -> bool:
