@@ -132,14 +132,14 @@ class Session:
         return dict(zip(shapes, blobs, strict=True))
 
     def walk(self, call: Call) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
-        """Count which rows of queries and keys this call reads together.  -> read, together (2, N,
-        N) and tiles, see sandbox/worker/reads.py."""
+        """Count which rows of queries and keys this call reads together.  -> read (flags), together
+        (2, N, N) and tiles, see sandbox/worker/reads.py."""
         header, tensors = pack(call)
         N = call.inputs["q"].shape[-2]
         _, (read, together, tiles) = self.request(
             {"op": "walk", **header}, "case", tensors,
             expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
-        return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
+        return read, together > 0, tuple(tiles.clamp(1, N).tolist())
 
     def accesses(self, call: Call) -> list[Launch]:
         """What every program that this call launches loads and stores, as far as it comes."""

@@ -21,6 +21,7 @@ from grader.judge.context import GradingContext
 from grader.judge.wasted_tiles import KEYS, QUERIES, SINKS
 from grader.page import pictures
 from grader.page.pictures import Picture
+from grader.sandbox.wire import MASKED, UNMASKED
 
 SECONDS = 5.0  # for one call
 MOST_TURNS = 16  # of a softmax that is drawn
@@ -120,12 +121,13 @@ def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
     *_, sizes = session.walk(call)
     built = build(case := example(stage, int(TILES * max(sizes)), grads=grads), seed)
     read, _, sizes = session.walk(built.call)
-    keep, loops = _keep(case), []
-    for side, sees, names in ((QUERIES, keep, ("query", "key")), (KEYS, keep.T, ("key", "query"))):
-        if read[side].any():
-            loops.append(loop(read[side].numpy(), sees.numpy(), sizes[side], sizes[1 - side],
-                              names))
-    made = [pictures.loops(loops, case.label)] if loops else []
+    keep = _keep(case)
+    sides = [one for one in ((QUERIES, keep, ("query", "key")), (KEYS, keep.T, ("key", "query")))
+             if read[one[0]].any()]
+    shows_masked = all((read[side] & (MASKED | UNMASKED)).any() for side, *_ in sides)
+    loops = [loop(read[side].numpy(), sees.numpy(), sizes[side], sizes[1 - side], names,
+                  shows_masked) for side, sees, names in sides]
+    made = [pictures.loops(loops, case.label, shows_masked)] if loops else []
     if not stage.needs_triton:  # no programs, no loads
         made += _softmax(built, range(case.N - sizes[0], case.N), [
             (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])])
@@ -137,18 +139,20 @@ def _keep(case: Case) -> torch.Tensor:
 
 
 # ------------------------------------------------------------------ what was seen, as it is drawn
-def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[str, str]
-         ) -> pictures.Loop:
-    """A loop from rows: read[i, j]: row j was read for row i; sees[i, j]: it is needed."""
-    def tiles(x, join):
+def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[str, str],
+         shows_masked: bool) -> pictures.Loop:
+    """A loop from rows: read[i, j]: flags of how row j was read for row i; sees[i, j]: it is
+    needed."""
+    def tiles(x, join=np.any):
         rows = [join(x[i:i + own], axis=0) for i in range(0, len(x), own)]
         return np.array([[join(row[j:j + other]) for j in range(0, len(row), other)]
                          for row in rows])
-    wanted = tiles(sees, np.any)
-    whole = tiles(sees, np.all)
+    wanted, whole = tiles(sees), tiles(sees, np.all)
     if sees.shape[1] % other:
         whole[:, -1] = False  # rows past the end are masked off
-    return pictures.Loop(tiles(read, np.any), wanted, wanted & ~whole, names, (own, other))
+    masked = tiles(read & MASKED) if shows_masked else wanted & ~whole
+    bare = wanted & tiles((read & UNMASKED > 0) & ~sees)
+    return pictures.Loop(tiles(read), wanted, masked, bare, names, (own, other))
 
 
 def turns(program: tuple[Access, ...]) -> list[list[Access]]:

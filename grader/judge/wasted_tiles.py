@@ -61,7 +61,7 @@ def tiles_check(stage: Stage, options: Options, session: Session) -> Check | Non
             if not read.any():
                 return None
             if TILES * max(tiles) <= N:
-                return judge_loop(stage, case, read, together, tiles)
+                return judge_loop(stage, case, read > 0, together, tiles)
             N = TILES * max(tiles)
     return None
 

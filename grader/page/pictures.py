@@ -39,49 +39,55 @@ def evidence(found: dict | None) -> list[Picture]:
 
 def _one_loop(drawn: dict) -> Picture:
     """The loop of one program beside the right one."""
-    visits, masked, lacks, vain = (np.array(drawn[name]) for name in (
-        "visits", "masked", "lacks", "vain"))
+    visits, masked = (np.array(drawn[name]) for name in ("visits", "masked"))
     (mine, theirs), (first, last) = drawn["names"], drawn["own"]
     mine = {"query": "queries"}.get(mine, f"{mine}s")
     return Picture("", "", [Panel(
         f"{mine} {first} to {last}, {theirs} tiles of {drawn['size']}",
-        svg.tiles(visits, masked, lacks, vain, ("your loop", "should be"),
-                  list(map(str, drawn["begins"])), f"The loop over {theirs} tiles"))],
-        (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
-         ("hidden", "not visited")))
+        svg.tiles(visits, visits[1] > 0, masked, masked[1] & ~masked, ("your loop", "should be"),
+                  drawn["begins"], f"The loop over {theirs} tiles"))], LOOP_KEY)
 
 
 # ------------------------------------------------------------------ loops over tiles
+LOOP_KEY = (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
+            ("hidden", "not visited"))
+
+
 @dataclass(frozen=True)
 class Loop:
-    """Programs x tiles: which each visits, and which it should; masked: which need the mask."""
+    """Programs x tiles: which each visits, and which it should; masked: which it visits with
+    MASKED=True, or which need a mask; bare: which have a hidden pair and MASKED=False."""
 
     visited: np.ndarray
     wanted: np.ndarray
     masked: np.ndarray
+    bare: np.ndarray
     names: tuple[str, str]  # what a program owns, what its loop is over
     sizes: tuple[int, int]  # sizes of both tiles
 
 
-def loops(found: list[Loop], label: str) -> Picture:
-    """One row per program of each loop."""
-    missing = sum(int((one.wanted & ~one.visited).sum()) for one in found)
-    vain = sum(int((one.visited & ~one.wanted).sum()) for one in found)
+def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
+    """One row per program of each loop.  shows_masked: whether the file says what it masks."""
     look = f"{label}. A row is a program, a column a tile of its loop. "
-    if missing:
-        look += f"Look at the {missing} red ringed tiles: the loop should visit them. "
-    if vain:
-        look += f"In {vain} crossed tiles no pair is visible: the loop need not visit them. "
-    if not missing and not vain:
-        look += "Every tile that has a visible pair is visited, and no other."
-    key = [("whole", "visited, every pair is visible"),
-           ("cut cut-lines", "visited, needs MASKED=True"), ("hidden", "not visited")]
+    for words, cells in (
+            ("red rings: the loop should also visit {}", lambda one: one.wanted & ~one.visited),
+            ("red rings: MASKED is False in {}, though a pair must be hidden there",
+             lambda one: one.bare),
+            ("crosses: the loop visits {} in vain, for no pair is visible there",
+             lambda one: one.visited & ~one.wanted)):
+        if count := sum(int(cells(one).sum()) for one in found):
+            look += f"Look at the {words.format(f'{count} tile' + 's' * (count > 1))}. "
+    if "Look" not in look:
+        look += "Every tile that has a visible pair is visited, and no other. "
+    key = LOOP_KEY
+    if not shows_masked:
+        look += "Hatched tiles need a mask; whether this file applies one there is not known."
+        key = (LOOP_KEY[0], ("cut cut-lines", "visited, needs a mask"), LOOP_KEY[2])
     return Picture("The loop over tiles", look.strip(), [
         Panel(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",
-          svg.tiles(one.visited.astype(int), one.masked, one.wanted & ~one.visited,
-                    one.visited & ~one.wanted, *(list(map(str, range(n)))
-                                                 for n in one.visited.shape),
-                    f"The loop over {one.names[1]} tiles")) for one in found], tuple(key))
+              svg.tiles(one.visited.astype(int), one.wanted, one.masked, one.bare,
+                        *map(range, one.visited.shape), f"The loop over {one.names[1]} tiles"))
+        for one in found], key)
 
 
 # ------------------------------------------------------------------ loads and stores

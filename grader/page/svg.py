@@ -121,18 +121,19 @@ def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, in
 
 
 # ------------------------------------------------------------------ tiles
-def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.ndarray,
-          rows: Sequence[str], columns: Sequence[str], name: str) -> Markup:
-    """A row per program, a column per tile of its loop.  visits: how often; lacks: wrong visits;
-    vain: visits that are not needed."""
+def tiles(visits: np.ndarray, wanted: np.ndarray, masked: np.ndarray, bare: np.ndarray,
+          rows: Sequence, columns: Sequence, name: str) -> Markup:
+    """A row per program, a column per tile of its loop.  visits: how often; wanted: should be
+    visited once; masked: hatched; bare: lacks a mask."""
     cells, said = [], []
+    lacks, vain = wanted & ((visits != 1) | bare), (visits > 0) & ~wanted
     for i, j in np.ndindex(visits.shape):
         kind = "hidden" if not visits[i, j] else "cut cut-lines" if masked[i, j] else "whole"
         cells.append((i, j, kind, lacks[i, j], vain[i, j], visits[i, j] * (visits[i, j] > 1)))
         said += [f"{rows[i]}, tile {columns[j]}: {words}" for words, flags in (
             ("not as it should be", lacks), ("visited in vain", vain)) if flags[i, j]]
     return draw.tiles(name, ("; ".join(said) or "All is as it should be") + ".", rows, columns,
-                      cells, 14 + 6 * max(map(len, rows)))
+                      cells, 14 + 6 * max(len(str(row)) for row in rows))
 
 
 # ------------------------------------------------------------------ memory

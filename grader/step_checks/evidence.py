@@ -71,16 +71,11 @@ def tiles(names: tuple[str, str], own: np.ndarray, size: int, wanted: list, visi
     """The loop of a program, and the right one.
 
     names: of the rows that the program owns, own, and of those that its loop is over; wanted,
-    visited: first row and MASKED of each tile.  -> begins: first rows of tiles; of both loops, for
-    each: visits, how often; masked; lacks: should be otherwise; vain: need not be visited.
+    visited: first row and MASKED of each tile.  -> begins: first rows of tiles; for each, of the
+    program's loop and of the right one: visits, how often; masked.
     """
     begins = sorted({begin for begin, _ in (*wanted, *visited)})[:MOST]
-    visits, masked = (np.array([[combine([masked for begin, masked in loop if begin == at])
-                                 for at in begins] for loop in (visited, wanted)])
-                      for combine in (len, any))
-    lacks, vain = np.zeros((2, *visits.shape), bool)
-    lacks[0] = (visits[1] > 0) & ((visits[0] != 1) | (masked[1] & ~masked[0]))
-    vain[0] = (visits[0] > 0) & (visits[1] == 0)
+    visits, masked = ([[combine([masked for begin, masked in loop if begin == at])
+                        for at in begins] for loop in (visited, wanted)] for combine in (len, any))
     return {"tiles": {"names": list(names), "own": [int(own[0]), int(own[-1])], "size": size,
-                      "begins": [int(at) for at in begins], "visits": visits.tolist(),
-                      "masked": masked.tolist(), "lacks": lacks.tolist(), "vain": vain.tolist()}}
+                      "begins": [int(at) for at in begins], "visits": visits, "masked": masked}}

@@ -54,6 +54,6 @@ def test_a_wrong_step_carries_its_evidence_into_the_json(old, new, kind):
         assert set(differ) == {(".", "x")}
     if kind == "tiles":
         loop = step["evidence"]["tiles"]
-        assert sum(map(sum, loop["lacks"])) == 1 and not any(map(any, loop["vain"]))
-        assert sum(loop["visits"][1]) == sum(loop["visits"][0]) + 1
+        more = [right - mine for mine, right in zip(*loop["visits"], strict=True)]
+        assert sorted(more) == [0] * (len(more) - 1) + [1]
     assert not any("evidence" in step for step in found if step["light"] == "right")

@@ -79,6 +79,17 @@ def line_at_work(path: str) -> int | None:
     return next((line for frame, line in frames if frame.f_code.co_filename == path), None)
 
 
+def argument_at_work(path: str, name: str) -> bool | None:
+    """The flag that the running functions of the file were given under this name; None if
+    without."""
+    for frame, _ in walk_stack(sys._getframe()):
+        if frame.f_code.co_filename == path and name in frame.f_code.co_varnames:
+            value = frame.f_locals.get(name)
+            held = numbers(value)
+            return bool(np.any(getattr(value, "value", value) if held is None else held))
+    return None
+
+
 @contextlib.contextmanager
 def listening(listener: Listener):
     """Within this block, the listener is told, too."""

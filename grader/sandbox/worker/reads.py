@@ -17,7 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..kernels.hooks import Access, Listener, listening
+from ..kernels.hooks import Access, Listener, argument_at_work, listening
+from ..wire import MASKED, READ, UNMASKED
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mul"}
 SCALINGS = {"mul", "div", "neg"}
@@ -25,11 +26,12 @@ QUERIES, KEYS = 0, 1
 
 
 class Reads(TorchDispatchMode, Listener):
-    """`with reads:` around a call.  queries, keys: its tensors (..., N, D), all with the same N.
+    """`with reads:` around a call of the file at path.  queries, keys: its tensors (..., N, D), all
+    with the same N.
 
-    read[QUERIES, i, j]: key row j was read in a loop led by query row i; read[KEYS, j, i]: the
-    reverse.  together[side, i, j]: rows i and j led the same loop.  tiles[side]: the most rows in
-    one load, or in one operand of a product.
+    read[QUERIES, i, j]: flags, if key row j was read in a loop led by query row i; read[KEYS, j,
+    i]: the reverse.  together[side, i, j]: rows i and j led the same loop.  tiles[side]: the most
+    rows in one load, or in one operand of a product.
     """
 
     @classmethod
@@ -37,8 +39,9 @@ class Reads(TorchDispatchMode, Listener):
         """False: nothing is compiled here, and importing torch._dynamo takes a second."""
         return False
 
-    def __init__(self, queries: list[torch.Tensor], keys: list[torch.Tensor]):
+    def __init__(self, path: str, queries: list[torch.Tensor], keys: list[torch.Tensor]):
         super().__init__()
+        self.path = path
         N = queries[0].shape[-2]
         self.learnt = np.empty((0, 3))  # number, side, row
         for side, tensors in enumerate((queries, keys)):
@@ -78,7 +81,8 @@ class Reads(TorchDispatchMode, Listener):
             if 2 * len(at) <= some.size:
                 return None
         side = round(self.sides[at].mean())
-        return side, np.unique(self.rows[at[self.sides[at] == side]])
+        rows, counts = np.unique(self.rows[at[self.sides[at] == side]], return_counts=True)
+        return side, rows[8 * counts > counts.max()]  # a single number may be equal by chance
 
     # ---------------------------------------------------------------- kernels
     def program(self, place: tuple[int, ...]) -> None:
@@ -99,11 +103,13 @@ class Reads(TorchDispatchMode, Listener):
             self.followed = False
         else:
             self.followed = True
-            self._note(self.leader, self.leading, rows)
+            masked = argument_at_work(self.path, "MASKED")
+            self._note(self.leader, self.leading, rows,
+                       0 if masked is None else MASKED if masked else UNMASKED)
 
-    def _note(self, leader: int, leading: np.ndarray, rows: np.ndarray) -> None:
+    def _note(self, leader: int, leading: np.ndarray, rows: np.ndarray, flag: int = 0) -> None:
         self.together[leader][np.ix_(leading, leading)] = 1
-        self.read[leader][np.ix_(leading, rows)] = 1
+        self.read[leader][np.ix_(leading, rows)] |= READ | flag
 
     # ---------------------------------------------------------------- PyTorch
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -317,7 +317,8 @@ class Server:
     def walk(self, request: dict, storages: dict, douts: dict):
         """Count which rows one call reads together: read, together and tiles of reads.Reads."""
         inputs, upstream, _, _ = self.place(request, storages, douts)
-        counted = Reads([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
+        counted = Reads(self.path, [inputs["q"], *upstream.values()],
+                        [inputs["k"], inputs["v"]])
         with counted, self.recorder.uncompiled():
             self._once(request, inputs, upstream)
         return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [

@@ -18,12 +18,13 @@ def walks():
         yield session
 
 
-def counted(session, entry: str, N: int = 56, heads: tuple[int, int] = (1, 1)):
+def counted(session, entry: str, N: int = 56, heads: tuple[int, int] = (1, 1), D: int = 16):
     session.load(entry, None, ("q", "k", "v"))
-    case = Case(3, "walk", N, HQ=heads[0], HKV=heads[1], dtype=torch.float32)
+    case = Case(3, "walk", N, HQ=heads[0], HKV=heads[1], D=D, dtype=torch.float32)
     call = build(case, 0).call
     call.kwargs.clear()
-    return session.walk(call)
+    read, together, tiles = session.walk(call)
+    return read > 0, together, tiles
 
 
 def tiles_of(N: int, late: int = 0) -> torch.Tensor:
@@ -59,6 +60,11 @@ def test_the_queries_that_a_key_tile_walks(walks, heads):
 def test_two_tiles_more_are_seen(walks):
     read, _, _ = counted(walks, "late", N=128)
     assert torch.equal(read[QUERIES], tiles_of(128, late=2))
+
+
+def test_a_number_that_is_equal_by_chance_is_no_row(walks):
+    read, _, tiles = counted(walks, "scaled", N=352, D=64)  # so many that some are
+    assert torch.equal(read[QUERIES], tiles_of(352)) and tiles == (16, 16)
 
 
 def test_what_is_not_recognised_is_not_counted(walks):
