@@ -2,35 +2,27 @@
 
 Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, from
 names.toml.  Prints one line per mutant and a table by stage: named rightly, named wrongly, only
-located by line, not named, and the seconds it took.
+located by line, not named, and the seconds of the whole grading.
 
 --results FILE appends one line of JSON per mutant.  Mutants in it are not run again, so that an
-interrupted run can be resumed.  Several processes share the work with --shard 1/2 and 2/2, each
+interrupted run can be resumed.  Several processes share the work with --share 1/2 and 2/2, each
 with a file of its own.  --again none reruns what was not named, --again wrongly what was named
 wrongly; the newer line counts.  --table FILE ... only prints the table.
 """
 
 import argparse
 import json
+import statistics
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import torch
 
+from attacks.__main__ import share
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
-from grader.assignment import submission
-from grader.course.calls import SubmissionError
-from grader.course.case_table import listed
-from grader.course.inputs import build
+from attacks.run import run
 from grader.course.stages import STAGES
-from grader.diagnosis import follow_up
-from grader.host.options import Options
-from grader.host.processes import Worker, confinement
-from grader.host.session import Session
-from grader.judge.verdict import from_error, judge
-from grader.step_checks.checks import Runner, StepCheck
 from grader.step_checks.repair import PLACE, WORDS
 
 KINDS = ("mutants", "students", "honest")
@@ -45,7 +37,8 @@ def main() -> int:
     parser.add_argument("--stage", type=int, action="append")
     parser.add_argument("--only", default="", help="mutants with this text in their name")
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--shard", default="1/1", help="I/N: every Nth of them, from the Ith on")
+    parser.add_argument("--share", type=share, default=(0, 1), metavar="I/N",
+                        help="every Nth of them, from the Ith on")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to go on with")
     parser.add_argument("--again", action="append", default=[], choices=VERDICTS)
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files")
@@ -56,18 +49,18 @@ def main() -> int:
     torch.set_num_threads(1)
     expected = tomllib.loads((HERE / "names.toml").read_text("utf-8"))
     known = {row["mutant"]: row for row in read(arguments.results)} if arguments.results else {}
-    number, count = (int(part) for part in arguments.shard.split("/"))
+    first, count = arguments.share
     chosen = [one for one in entries(arguments.kind)
               if (not arguments.stage or one.stage in arguments.stage)
               and arguments.only in one.name and one.device in ("any", "cpu")
               and (arguments.kind == "honest" or one.outcomes != ("pass",))]
     rows = []
-    for attack in chosen[::arguments.every][number - 1::count]:
+    for attack in chosen[::arguments.every][first::count]:
         row = known.get(attack.name)
         if row is None or row["verdict"] in arguments.again:
             row = result(attack, names_of(attack, expected, arguments.kind), arguments.kind)
             print(f"{attack.name:<44} {row['verdict']:<9} {' + '.join(row['got']) or '-':<34} "
-                  f"{row['seconds']:4.1f} {row['own_seconds']:4.1f}  "
+                  f"{row['seconds']:4.1f}  "
                   f"{'' if row['verdict'] == 'rightly' else '/'.join(row['want'])}", flush=True)
             if arguments.results:
                 with arguments.results.open("a", encoding="utf-8") as file:
@@ -79,11 +72,10 @@ def main() -> int:
 
 def result(attack: Attack, want: list[str], kind: str) -> dict:
     """Diagnose one mutant.  -> its line of results."""
-    got, seconds, own, said = diagnose(attack)
+    got, seconds, said = diagnose(attack)
     verdict = compare(got, want)
     return {"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
-            "verdict": verdict, "seconds": round(seconds, 2), "own_seconds": round(own, 2),
-            "said": said}
+            "verdict": verdict, "seconds": round(seconds, 2), "said": said}
 
 
 def read(path: Path) -> list[dict]:
@@ -127,80 +119,36 @@ def compare(got: list[str], want: list[str]) -> str:
     return "rightly" if all(set(one.split("/")) & set(want) for one in got) else "wrongly"
 
 
-def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
-    """-> the ids given; seconds until then; those of the grader's own thread; what was said instead
-    of a name."""
-    stage = STAGES[attack.stage]
-    confined = confinement((ROOT,), memory_gib=4.0)
-    options = Options(Path("."), "cpu", SEED, 60.0)
-    start, own = time.monotonic(), time.thread_time()
-    red = _red(attack, options)
-    if red:
-        said = "; ".join(f"{light.id}: {' '.join(light.lines)}" for light in red)
-        return ([light.mistake for light in red if light.mistake], time.monotonic() - start,
-                time.thread_time() - own, said)
-    with Session(Worker(attack.source, stage.filename, device="cpu", interpret=True,
-                        confinement=confined), 60.0) as session:
-        try:
-            session.load(stage.entry, stage.attribute, stage.positional)
-        except SubmissionError as error:
-            first = listed(stage.number, "cpu", False)[0]
-            return _observed(from_error(first, error, stage.filename))
-        for case in listed(stage.number, "cpu", False):
-            built = build(case, SEED)
-            try:
-                reply = session.run(built.call)
-            except SubmissionError as error:
-                return _observed(from_error(case, error, stage.filename))
-            check = judge(stage, built, reply, "cpu")
-            if check.outcome == "pass":
-                continue
-            start, own = time.monotonic(), time.thread_time()
-            if check.outcome == "wrong":
-                check = follow_up.explain(check, session, built, reply, stage, options)
-            seconds, own = time.monotonic() - start, time.thread_time() - own
-            found = check.diagnosis or {"kind": "none", "id": check.outcome}
-            if found["kind"] == "observed":
-                return [found["id"]], seconds, own, check.message
-            return [], seconds, own, f"{found['id']}: {check.message}"
-    return [], 0.0, 0.0, PASSED
-
-
-def _red(attack: Attack, options: Options) -> list[StepCheck]:
-    """The steps that are wrong when run on their own, in a file with markers."""
-    try:
-        steps = tuple(submission.steps(submission.decode(attack.source)))
-        blank = submission.blank_steps(submission.decode(attack.source))
-    except (SyntaxError, ValueError):
-        return []
-    file = submission.Submission(Path("."), attack.source, None, "ready", "", None, blank, steps)
-    if not steps:
-        return []
-    runner = Runner(STAGES[attack.stage], options, file)
-    try:
-        return [light for light in runner.lights() if light.light == "wrong"]
-    finally:
-        runner.close()
-
-
-def _observed(check) -> tuple[list[str], float, float, str]:
-    return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, 0.0, check.message
+def diagnose(attack: Attack) -> tuple[list[str], float, str]:
+    """Grade it up to the first wrong case.  -> the ids given; seconds; what was said instead of a
+    name."""
+    outcome = run(attack, "cpu", SEED, explains=True)
+    result = outcome.result
+    failed = next((check for check in result.checks
+                   if check.outcome not in ("pass", "needless work")), None)
+    if red := [step for step in result.steps if step["light"] == "wrong"]:
+        names = [step["mistake"] for step in red if step["mistake"]]
+        return names, result.seconds, "; ".join(f"{step['id']}: {step['text']}" for step in red)
+    if failed is None:
+        return [], result.seconds, result.sentence or PASSED
+    found = failed.diagnosis or {"kind": "none", "id": failed.outcome}
+    if found["kind"] == "observed":
+        return [found["id"]], result.seconds, failed.message
+    return [], result.seconds, f"{found['id']}: {failed.message}"
 
 
 def table(rows: list[dict]) -> None:
     """Print shares and times by stage.  A mutant that passes every case is not counted."""
     print(f"\n{'stage':>5} {'mutants':>8}" + "".join(f" {verdict:>8}" for verdict in VERDICTS)
-          + f" {'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
+          + f" {'share':>7} {'median s':>9} {'largest s':>10}")
     counted = [row for row in rows if row["said"] != PASSED]
     for stage in (*sorted({row["stage"] for row in counted}), "all"):
         some = [row for row in counted if stage in (row["stage"], "all")]
         count = {v: sum(row["verdict"] == v for row in some) for v in VERDICTS}
-        times = sorted(row["seconds"] for row in some if row["seconds"]) or [0.0]
-        own = sorted(row["own_seconds"] for row in some if row["seconds"]) or [0.0]
-        share = (count["rightly"] + count["placed"]) / max(len(some), 1)
+        times = [row["seconds"] for row in some] or [0.0]
+        good = (count["rightly"] + count["placed"]) / max(len(some), 1)
         print(f"{stage:>5} {len(some):>8}" + "".join(f" {n:>8}" for n in count.values())
-              + f" {share:>7.0%} {times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} "
-              f"{own[len(own) // 2]:>11.1f}")
+              + f" {good:>7.0%} {statistics.median(times):>9.1f} {max(times):>10.1f}")
     print(f"{len(rows) - len(counted)} passed every case and are not counted")
 
 

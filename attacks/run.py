@@ -52,7 +52,8 @@ def run_job(job) -> tuple[Attack, int, Outcome]:
     return attack, seed, run(attack, device, seed, not every_case)
 
 
-def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
+def run(attack: Attack, device: str, seed: int, stop_early: bool = True,
+        explains: bool = False) -> Outcome:
     """Grade it here, up to the first case that does not pass, and look for what it left.
 
     An unfinished file runs on all cases, because none may reject it.  If it took too long it runs
@@ -60,12 +61,12 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
     """
     if attack.whole:
         return run_command(attack, device, seed)
-    outcome = _run(attack, device, seed, stop_early)
+    outcome = _run(attack, device, seed, stop_early, explains)
     again = outcome.problem.startswith(LATE)
-    return _run(attack, device, seed, stop_early) if again else outcome
+    return _run(attack, device, seed, stop_early, explains) if again else outcome
 
 
-def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
+def _run(attack: Attack, device: str, seed: int, stop_early: bool, explains: bool) -> Outcome:
     option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
     timeout = float(option.get("--timeout", 20.0 if attack.kind == "destructive" else 60.0))
     with tempfile.TemporaryDirectory(prefix="attack-") as base:
@@ -77,7 +78,7 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
         report = io.StringIO()
         options = Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
-            explains=False,
+            explains=explains,
             stop_early=stop_early and attack.outcomes != ("pass",) and attack.kind != "unfinished",
             quick=attack.quick,
             confinement=confinement((ROOT, folder),

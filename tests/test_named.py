@@ -10,7 +10,7 @@ from grader.diagnosis.isolating import THINGS
 from grader.step_checks.mistakes import known, plain
 
 ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],
-       "verdict": "none", "seconds": 1.0, "own_seconds": 0.5, "said": "pattern"}
+       "verdict": "none", "seconds": 1.0, "said": "pattern"}
 
 
 def test_one_id_too_many_is_wrong_and_no_id_is_none():
@@ -46,7 +46,7 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["named", *words, "--results", str(tmp_path / "r")])
         assert named.main() == 0
         return asked[:]
-    assert run("--shard", "2/2") == ["m1", "m3"]
+    assert run("--share", "2/2") == ["m1", "m3"]
     assert run() == ["m0", "m2", "m4"]
     assert run("--again", "none") == ["m3"]
     assert "5        4        0        0        1     80%" in capsys.readouterr().out
