@@ -2,8 +2,7 @@
 
 Runs the catalogue and prints one line per entry: its name, the outcome it must get, the one it got,
 seconds.  Exit code 0 if all agree.  With --results FILE a run that was cut short is resumed; from
-that file python -m attacks.margin computes how far right and wrong are apart, and python -m
-attacks.alone, after --every-case, what only one case catches.
+that file python -m attacks.margin computes how far right and wrong are apart.
 """
 
 import argparse
