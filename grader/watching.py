@@ -226,7 +226,7 @@ class Spare:
             return None
         with contextlib.suppress(SubmissionError):
             self.session.start()  # if a save interrupts this, the worker keeps waiting
-            if not self.session.process_tree.has_ended():
+            if not self.session.worker.has_ended():
                 session, self.session = self.session, None
                 session.give(source)
                 return session

@@ -323,7 +323,7 @@ def test_a_worker_that_died_while_it_waited_is_not_used(tmp_path, is_ready):
         if is_ready:
             spare.session.start()
         spare.session.socket.shutdown(socket.SHUT_RDWR)  # the worker has nobody to answer to
-        assert ended(spare.session.process_tree)
+        assert ended(spare.session.worker)
         assert spare.take(1, b"") is None and spare.session is None
 
 

@@ -167,7 +167,8 @@ class ForkServer:
 
 
 class Worker:
-    """A fresh worker process for one file; session.py talks to it.
+    """A fresh worker process for one file, its supervisor, and all processes that these start;
+    session.py talks to it.
 
     source: the file's bytes; empty if the worker waits for its file, or replays.  name:
     "problem_3.py".  compile_for: 90 compiles all launches for sm_90 and runs nothing.  cache:
@@ -178,72 +179,51 @@ class Worker:
                  compile_for: int | None = None, cache: Path | None = None,
                  confinement: Confinement | None = None):
         confinement = confinement or Confinement()
-        interpret = interpret and not compile_for
         self.other_user = confinement.user is not None
         ids = ids_for_worker(confinement.user, cache.name if cache else "")
-        self.process_tree = None
-        self.fork_server = fork_server = ForkServer.running()
-        self.folder = fork_server.new_folder()
-        self.socket, theirs = socket.socketpair()
+        self.fork_server = ForkServer.running()
+        self.folder = folder = self.fork_server.new_folder()
+        self.path = folder / "work" / name
+        self.socket, channel = socket.socketpair()
+        self.control, control = socket.socketpair()
+        output, printed = os.pipe()
+        self.stdout = open(output, "rb", buffering=0)
+        os.set_blocking(output, False)
+        environment = _passed_on() | {
+            "HOME": str(folder), "TMPDIR": str(folder),
+            "TRITON_CACHE_DIR": str(cache or folder / "cache"),
+            "USER": "nobody"}  # PyTorch asks; an unused uid has no name
+        if interpret or compile_for:
+            environment["TRITON_INTERPRET"] = "1"  # files ask for it, to run without a GPU
+        if device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        hidden = [path.resolve() for path in confinement.hidden]
         try:
-            for part in ("work", "cache"):
-                (self.folder / part).mkdir()
-            self.path = path = self.folder / "work" / name
-            path.write_bytes(source)
-            if ids is not None:
-                for item in (self.folder, *self.folder.rglob("*")):
-                    os.chown(item, *ids)
-            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source,
-                          user=ids, own_account=ids != confinement.user)
-            self.process_tree = ProcessTree(
-                fork_server, config, self.folder, cache or self.folder / "cache", theirs.fileno(),
-                interpret=interpret, confinement=confinement)
+            with channel, control, open(printed, "wb"):
+                for part in ("work", "cache"):
+                    (folder / part).mkdir()
+                self.path.write_bytes(source)
+                if ids is not None:
+                    for item in (folder, *folder.rglob("*")):
+                        os.chown(item, *ids)
+                self.fork_server.send({
+                    "path": str(self.path), "device": device, "compile_for": compile_for,
+                    "idle": not source, "user": ids, "own_account": ids != confinement.user,
+                    "environment": environment, "memory_bytes": confinement.memory_bytes,
+                    "writable": [str(path) for path in (folder, cache) if path],
+                    "hidden": [*map(str, hidden)],
+                    "readable": readable_folders(environment, hidden),
+                }, [channel.fileno(), control.fileno(), printed], interpret and not compile_for)
         except BaseException:
             self.close()
             raise
-        finally:
-            theirs.close()
 
     def close(self) -> None:
         """End it and all it started, and remove its folder, in bounded time."""
         self.socket.close()
-        if self.process_tree is not None:
-            self.process_tree.end()
-            self.process_tree.stdout.close()
+        self.end()
+        self.stdout.close()
         self.fork_server.forget(self.folder)
-
-
-class ProcessTree:
-    """The supervisor, the worker and all processes that these start.
-
-    folder: the worker's own, removed at the end.  cache: Triton's, where it may write as well.
-    channel: the worker's end of the socket.
-    """
-
-    def __init__(self, fork_server: ForkServer, config: dict, folder: Path, cache: Path,
-                 channel: int, *, interpret: bool, confinement: Confinement):
-        self.folder = folder
-        environment = _passed_on()
-        if interpret or config["compile_for"]:
-            environment["TRITON_INTERPRET"] = "1"  # files ask for it, to run without a GPU
-        if config["device"] == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache),
-                        "USER": "nobody"}  # PyTorch asks; an unused uid has no name
-        hidden = [path.resolve() for path in confinement.hidden]
-        config = {
-            **config, "environment": environment, "memory_bytes": confinement.memory_bytes,
-            "writable": [str(folder), *[str(cache)] * (not cache.is_relative_to(folder))],
-            "hidden": [*map(str, hidden)],
-            "readable": readable_folders(environment, hidden),
-        }
-        self.control, theirs = socket.socketpair()
-        output, printed = os.pipe()
-        self.stdout = open(output, "rb", buffering=0)
-        os.set_blocking(output, False)
-        fork_server.send(config, [channel, theirs.fileno(), printed], interpret)
-        theirs.close()
-        os.close(printed)
 
     def has_ended(self) -> bool:
         """Whether the worker or its supervisor has ended."""

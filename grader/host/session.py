@@ -55,7 +55,7 @@ class Session:
 
     def __init__(self, worker: Worker, timeout: float):
         self.worker, self.timeout = worker, timeout
-        self.socket, self.process_tree = worker.socket, worker.process_tree
+        self.socket = worker.socket
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: the worker's, once started
         self.asked, self.limit = 0.0, timeout  # when the last request was sent; its timeout
@@ -314,13 +314,13 @@ class Session:
             if left <= 0:
                 raise TimeoutError
             reading = [self.socket] if not writing else []
-            pipes = [] if self.output.closed else [self.process_tree.stdout]
+            pipes = [] if self.output.closed else [self.worker.stdout]
             ready = select.select(reading + pipes, writing, [], min(left, 0.1))
-            if self.process_tree.stdout in ready[0]:
+            if self.worker.stdout in ready[0]:
                 self._drain()
             if self.socket in ready[0] or ready[1]:
                 return ready
-            if self.process_tree.has_ended() and not select.select([self.socket], [], [], 0)[0]:
+            if self.worker.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
 
     def _kept_waiting(self) -> float:
@@ -332,7 +332,7 @@ class Session:
         """Collect what is in the pipe now, without waiting."""
         while not self.output.closed:
             try:
-                data = os.read(self.process_tree.stdout.fileno(), 1 << 16)
+                data = os.read(self.worker.stdout.fileno(), 1 << 16)
             except BlockingIOError:
                 return
             self.output.add(data)
@@ -372,11 +372,11 @@ class Session:
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True
-        self.process_tree.end()
+        self.worker.end()
         return error
 
     def _death(self) -> SubmissionError:
-        ending = self.process_tree.ending(DEATH_SECONDS)
+        ending = self.worker.ending(DEATH_SECONDS)
         if self.phase == "start":
             code = ending and ending.returncode
             hint = "; --worker-user none may help" if self.worker.other_user else ""
