@@ -11,6 +11,7 @@ request's nonce counts.  If parent and worker share an account, this protects ag
 against a determined cheat.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -102,7 +103,9 @@ class Session:
             return {name: next(blobs) for name in names}
 
         names = [spec.name for spec in call.outputs]
-        trace, race, tuned = self._account(reply)
+        with self._reading():
+            trace, race = Trace(reply["trace"]), Race.read(reply["race"])
+            tuned = Tuned.read(reply.get("tuned"))
         return Reply(
             outputs=[named(names) for _ in range(call.repeats)],
             grads=named(call.grads),
@@ -145,17 +148,15 @@ class Session:
         """What every program that this call launches loads and stores, as far as it comes."""
         header, tensors = pack(call)
         reply, _ = self.request({"op": "accesses", **header}, "case", tensors)
-        try:
+        with self._reading():
             return [Launch.read(launch) for launch in reply["launches"][:16]]
-        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-            raise self._broken(error) from None
 
     def compile(self, call: Call, to_ptx: bool = False) -> list[CompiledKernel]:
         """Compile what this call launches, for the worker's compile_for.  -> one entry per variant.
         to_ptx: stop there, which takes half the time."""
         header, tensors = pack(call)
         reply, _ = self.request({"op": "compile", "to_ptx": to_ptx, **header}, "compile", tensors)
-        try:
+        with self._reading():
             return [
                 CompiledKernel(
                     escape(str(kernel["name"]))[:200], size(kernel["shared_bytes"]),
@@ -166,8 +167,6 @@ class Session:
                 )
                 for kernel in reply["kernels"][:1000]
             ]
-        except (TypeError, KeyError, ValueError, OverflowError) as error:
-            raise self._broken(error) from None
 
     def step(self, request: dict) -> list:
         """Run one blank of the file on its own.  -> the unchecked answers of worker/run_step.py,
@@ -214,10 +213,8 @@ class Session:
         """Peak bytes of one call, outputs included, inputs not."""
         self.prepare(call)
         reply, _ = self.request({"op": "memory"}, "case")
-        try:
+        with self._reading():
             return size(reply["peak_bytes"])
-        except (KeyError, ValueError) as error:
-            raise self._broken(error) from None
 
     def prepare(self, call: Call) -> None:
         """Put the inputs in place and make one call, before a measurement."""
@@ -243,26 +240,22 @@ class Session:
         start, cpu = time.monotonic(), cpu_seconds(self.pid)
         deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
         self.asked = start
+        blobs = [torch.empty(shape, dtype=dtype) for shape, dtype in expect]
         try:
             if header:
                 self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
                 for tensor in tensors:
                     self._send(wire.raw_bytes(tensor), deadline)
-            reply = self._receive_header(nonce, deadline)
-            if reply.get("ok") is False:
-                raise self._finding(reply)
-            blobs = []
-            for shape, dtype in expect:
-                blob = torch.empty(shape, dtype=dtype)
+            with self._reading():
+                reply = self._receive_header(nonce, deadline)
+                if reply.get("ok") is False:
+                    raise self._finding(reply)
+            for blob in blobs:
                 self._receive(wire.raw_bytes(blob), deadline)
-                blobs.append(blob)
         except TimeoutError:
             raise self._lost(self._late(self.limit, start, cpu)) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
-                MemoryError) as error:
-            raise self._broken(error) from None
         self._drain()
         return reply, blobs
 
@@ -392,15 +385,13 @@ class Session:
         self._drain()
         return self.output.text()[-wire.MAX_TEXT:]
 
-    def _account(self, reply: dict) -> tuple[Trace, Race | None, Tuned]:
-        """Read the worker's account of a call; end the worker if it is none."""
+    @contextlib.contextmanager
+    def _reading(self):
+        """Within this block, what the worker said is read; end the worker if it is no answer."""
         try:
-            return Trace(reply["trace"]), Race.read(reply["race"]), Tuned.read(reply.get("tuned"))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
-                RecursionError, MemoryError) as error:
-            raise self._broken(error) from None
-
-    def _broken(self, error: Exception) -> SubmissionError:
-        return self._lost(SubmissionError(
-            "crashed", "the file under test broke the channel to the grader",
-            detail=escape(str(error))[:wire.MAX_TEXT], fatal=True))
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+                MemoryError) as error:
+            raise self._lost(SubmissionError(
+                "crashed", "the file under test broke the channel to the grader",
+                detail=escape(str(error))[:wire.MAX_TEXT], fatal=True)) from None
