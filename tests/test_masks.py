@@ -1,5 +1,6 @@
 """keep_mask against masks drawn by hand: 16 x 16, # = visible, rows are queries."""
 
+import pytest
 import torch
 
 import reference
@@ -64,29 +65,14 @@ def drawn(text: str) -> torch.Tensor:
     return torch.tensor([[char == "#" for char in line] for line in text.split()])
 
 
-def test_without_options_every_query_sees_every_key():
-    assert reference.keep_mask(16, 16).all()
-
-
-def test_causal_mask_as_drawn():
-    assert torch.equal(reference.keep_mask(16, 16, True), drawn(CAUSAL))
-
-
-def test_the_window_counts_the_query_itself():
-    assert torch.equal(reference.keep_mask(16, 16, True, 3), drawn(WINDOW_3))
-
-
-def test_sinks_are_a_union_with_the_window_and_still_causal():
-    assert torch.equal(reference.keep_mask(16, 16, True, 3, 2), drawn(WINDOW_3_SINKS_2))
-
-
-def test_a_window_of_one_is_the_diagonal():
-    assert torch.equal(reference.keep_mask(16, 16, True, 1), torch.eye(16, dtype=torch.bool))
-
-
-def test_a_window_longer_than_the_sequence_is_the_causal_mask():
-    assert torch.equal(reference.keep_mask(16, 16, True, 17), drawn(CAUSAL))
-
-
-def test_more_sinks_than_keys_are_the_causal_mask():
-    assert torch.equal(reference.keep_mask(16, 16, True, 1, 70), drawn(CAUSAL))
+@pytest.mark.parametrize(("options", "want"), [
+    ((), torch.ones(16, 16, dtype=torch.bool)),
+    ((True,), drawn(CAUSAL)),
+    ((True, 3), drawn(WINDOW_3)),  # it counts the query itself
+    ((True, 3, 2), drawn(WINDOW_3_SINKS_2)),
+    ((True, 1), torch.eye(16, dtype=torch.bool)),
+    ((True, 17), drawn(CAUSAL)),  # longer than the sequence
+    ((True, 1, 70), drawn(CAUSAL)),  # more sinks than keys
+], ids=str)
+def test_a_mask_is_as_drawn(options, want):
+    assert torch.equal(reference.keep_mask(16, 16, *options), want)

@@ -138,14 +138,16 @@ def is_refilled(call):
     return call.refill is not None and not is_standard(call)
 
 
-def test_a_right_submission_gets_all_points(graded):
-    result = graded(Honest)
-    assert (result.outcome, result.points) == ("pass", 200)
-
-
-def test_robust_cases_carry_thirty_percent(graded):
-    result = graded(spoiled(lambda call: not is_standard(call)))
-    assert (result.outcome, result.points, result.earned) == ("wrong", 140, ["standard"])
+@pytest.mark.parametrize("wrong, quick, outcome, points, earned", [
+    (lambda call: False, False, "pass", 200, ["standard", "robust", "walk"]),
+    (lambda call: not is_standard(call), False, "wrong", 140, ["standard"]),
+    (is_standard, False, "wrong", 60, ["robust", "walk"]),
+    (lambda call: not is_standard(call), True, "pass", 140, ["standard"])])
+def test_standard_cases_carry_seventy_percent_and_robust_ones_thirty(graded, wrong, quick, outcome,
+                                                                    points, earned):
+    result = graded(spoiled(wrong), quick=quick)
+    assert (result.outcome, result.points, result.earned) == (outcome, points, earned)
+    assert not quick or {check.group for check in result.checks} == {"standard"}
 
 
 @pytest.mark.parametrize("may_stop, unrun", [(True, True), (False, False)])
@@ -161,17 +163,6 @@ def test_where_a_step_is_red_robust_cases_may_stop_at_the_first_that_fails(
     if unrun:  # all standard ones run, whatever a step check says
         result = graded(spoiled(is_standard), may_stop=True)
         assert result.points == 60 and "robust" in {check.group for check in result.checks}
-
-
-def test_standard_cases_carry_seventy_percent(graded):
-    result = graded(spoiled(is_standard))
-    assert (result.outcome, result.points, result.earned) == ("wrong", 60, ["robust", "walk"])
-
-
-def test_quick_asks_the_standard_cases_only(graded):
-    result = graded(Honest, quick=True)
-    assert {check.group for check in result.checks} == {"standard"}
-    assert (result.outcome, result.points, result.earned) == ("pass", 140, ["standard"])
 
 
 def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, monkeypatch):
@@ -246,11 +237,6 @@ def test_borders_are_not_asked_of_a_file_that_is_wrong_anyway(graded, monkeypatc
     assert graded(spoiled(is_standard)).outcome == "wrong"
 
 
-def test_rejected_costs_every_point(graded):
-    result = graded(cheat())
-    assert (result.outcome, result.points, result.earned) == ("rejected", 0, [])
-
-
 def cheat(wrong=lambda call: False):
     class Cheat(spoiled(wrong)):
         def run(self, call):
@@ -260,12 +246,14 @@ def cheat(wrong=lambda call: False):
     return Cheat
 
 
-def test_a_file_that_is_wrong_in_a_standard_case_is_accused_of_nothing(graded):
-    result = graded(cheat(lambda call: is_standard(call) and call.args[3]))
-    assert (result.outcome, result.points) == ("wrong", 0)
-    assert "rejected" not in {check.outcome for check in result.checks}
-    result = graded(cheat(lambda call: not is_standard(call)))
-    assert (result.outcome, result.points) == ("rejected", 0)
+@pytest.mark.parametrize("wrong, outcome", [
+    (lambda call: False, "rejected"), (lambda call: not is_standard(call), "rejected"),
+    (lambda call: is_standard(call) and call.args[3], "wrong")])
+def test_rejected_costs_every_point_and_a_file_wrong_in_a_standard_case_is_accused_of_nothing(
+        graded, wrong, outcome):
+    result = graded(cheat(wrong))
+    assert (result.outcome, result.points, result.earned) == (outcome, 0, [])
+    assert ("rejected" in {check.outcome for check in result.checks}) == (outcome == "rejected")
 
 
 def context(number, folder, said=None):
@@ -520,21 +508,21 @@ def test_an_error_at_import_is_the_stages_outcome(graded):
     assert (result.outcome, result.points, result.checks) == ("crashed", 0, [])
 
 
-def test_a_fault_of_the_grader_settles_nothing_that_was_not_judged(graded):
+def faulty():
     class Faulty(Honest):
         def run(self, call):
             if call.repeats > 1:
                 raise ZeroDivisionError("ours")
             return super().run(call)
-
-    result = graded(Faulty)
-    assert (result.outcome, result.points) == ("grader_fault", 140)
-    assert "ZeroDivisionError" in result.detail
+    return Faulty
 
 
-def test_a_fault_the_sandbox_reports_is_ours_too(graded):
-    result = graded(failing("grader_fault", True, lambda call: call.repeats > 1))
-    assert (result.outcome, result.points) == ("grader_fault", 140)
+@pytest.mark.parametrize("session, detail", [
+    (faulty(), "ZeroDivisionError"),
+    (failing("grader_fault", True, lambda call: call.repeats > 1), "")])  # said by the sandbox
+def test_a_fault_of_the_grader_settles_nothing_that_was_not_judged(graded, session, detail):
+    result = graded(session)
+    assert (result.outcome, result.points) == ("grader_fault", 140) and detail in result.detail
 
 
 def test_missing_and_syntactically_wrong_files_have_their_own_outcomes(graded, tmp_path):
@@ -544,24 +532,17 @@ def test_missing_and_syntactically_wrong_files_have_their_own_outcomes(graded, t
     assert graded(Honest, "def f(:\n").outcome == "crashed"
 
 
-def test_a_blank_step_no_call_reaches_still_fails_the_stage(graded):
-    source = (
-        "class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
-        "def a():\n    # BEGIN SOLUTION 1.1\n    x = 1\n    # END SOLUTION 1.1\n    return x\n\n\n"
-        "def b():\n    # BEGIN SOLUTION 1.2\n    raise NotImplementedError('step 1.2')\n"
-        "    # END SOLUTION 1.2\n")
+@pytest.mark.parametrize("left, said", [
+    ("", "step 1.2 is still blank"),
+    ("    x = 1\n", "step 1.2: your code is there; delete line 10,")])
+def test_a_raise_no_call_reaches_still_fails_the_stage(graded, left, said):
+    source = PLAIN + ("\n\n\ndef a():\n    # BEGIN SOLUTION 1.2\n" + left
+                      + "    raise NotImplementedError('step 1.2')\n    # END SOLUTION 1.2\n")
+    source += "    # BEGIN SOLUTION 1.1\n    x = 1\n    # END SOLUTION 1.1\n"
     result = graded(Honest, source)
+    message = result.checks[-1].message
     assert (result.outcome, result.points) == ("crashed", 140)
-    assert "step 1.2 is still blank" in result.checks[-1].message
-
-
-def test_a_raise_left_below_finished_code_is_called_that(graded):
-    source = ("class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
-              "def b():\n    # BEGIN SOLUTION 1.2\n    x = 1\n"
-              "    raise NotImplementedError('step 1.2')\n    # END SOLUTION 1.2\n")
-    message = graded(Honest, source).checks[-1].message
-    assert "step 1.2: your code is there; delete line 9," in message
-    assert "still blank" not in message
+    assert said in message and ("still blank" in message) == (not left)
 
 
 def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
@@ -585,26 +566,22 @@ class FlashAttention2Function:
 EMPTY = "nothing is written here yet: problem_1.py, lines 4-6."
 
 
-def test_an_unfilled_template_is_not_started_in_words(graded):
-    result = graded(failing("crashed", False, lambda call: True), TEMPLATE)
-    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
-    result = graded(spoiled(lambda call: True), TEMPLATE)
-    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
+BEGUN = TEMPLATE + "def g():\n    # STUDENT IMPLEMENTATION\n    return given(1)\n"
 
 
-def test_a_file_that_answers_though_its_blocks_are_empty_is_graded_as_any_other(graded):
-    result = graded(Honest, TEMPLATE)
-    assert (result.outcome, result.points, result.sentence) == ("pass", 200, "")
-    result = graded(spoiled(lambda call: not is_standard(call)), TEMPLATE)
-    assert (result.outcome, result.points, result.sentence) == ("wrong", 140, EMPTY)
-
-
-@pytest.mark.parametrize("session, outcome", [(spoiled(is_standard), "wrong"),
-                                              (late(waited_for_cpu=False), "timeout")])
-def test_a_block_that_is_empty_is_told_whatever_becomes_of_the_file(graded, session, outcome):
-    begun = TEMPLATE + "def g():\n    # STUDENT IMPLEMENTATION\n    return given(1)\n"
-    result = graded(session, begun)
-    assert result.outcome == outcome and result.sentence.endswith(EMPTY)
+@pytest.mark.parametrize("session, source, outcome, sentence", [
+    (failing("crashed", False, lambda call: True), TEMPLATE, "not_started", EMPTY),
+    (spoiled(lambda call: True), TEMPLATE, "not_started", EMPTY),
+    (Honest, TEMPLATE, "pass", ""),  # what answers is graded, though its blocks are empty
+    (spoiled(lambda call: not is_standard(call)), TEMPLATE, "wrong", EMPTY),
+    (spoiled(is_standard), BEGUN, "wrong", EMPTY),
+    (late(waited_for_cpu=False), BEGUN, "timeout", EMPTY)])
+def test_a_block_that_is_empty_is_told_of_a_file_that_does_not_pass(graded, session, source,
+                                                                    outcome, sentence):
+    result = graded(session, source)
+    assert result.outcome == outcome and result.sentence.endswith(sentence)
+    assert outcome != "not_started" or (result.checks, result.sentence) == ([], EMPTY)
+    assert outcome != "pass" or (result.points, result.sentence) == (200, "")
 
 
 def out_of_memory(in_use: str) -> SubmissionError:
@@ -615,30 +592,22 @@ def out_of_memory(in_use: str) -> SubmissionError:
                f"has {in_use} memory in use.")
 
 
-@pytest.mark.parametrize("in_use", ["3.10 GiB", "60.00 GiB"])
-def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, monkeypatch):
+@pytest.mark.parametrize("error", [
+    out_of_memory("3.10 GiB"), out_of_memory("60.00 GiB"),
+    *(SubmissionError("crashed", f"RuntimeError when it was called: {said}", detail=said)
+      for said in ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"))], ids=str)
+def test_memory_that_others_hold_is_not_the_submissions_fault(error, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
-    assert "other processes hold 79" in device_memory.held_by_others(out_of_memory(in_use))
+    assert "other processes hold 79" in device_memory.held_by_others(error)
     assert not device_memory.held_by_others(SubmissionError("crashed", "another crash"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
+    assert not device_memory.held_by_others(error)
 
 
 @pytest.mark.parametrize("in_use, again", [("512.00 MiB", True), ("60.00 GiB", False)])
-def test_what_a_worker_says_of_others_memory_gets_it_asked_again_and_excuses_nothing(
-        in_use, again, monkeypatch):
+def test_what_a_worker_says_of_others_memory_gets_it_asked_again(in_use, again, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
-    error = out_of_memory(in_use)
-    assert device_memory.crowded_out(error, "cuda", Clock(600)) == again
-    assert not device_memory.held_by_others(error)
-
-
-@pytest.mark.parametrize("said", ["CUDA error: out of memory",
-                                  "Triton Error [CUDA]: out of memory"])
-def test_memory_that_the_driver_itself_could_not_find_is_asked_about_too(said, monkeypatch):
-    error = SubmissionError("crashed", f"RuntimeError when it was called: {said}", detail=said)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
-    assert "other processes hold 79 of 80 GiB" in device_memory.held_by_others(error)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
-    assert not device_memory.held_by_others(error)
+    assert device_memory.crowded_out(out_of_memory(in_use), "cuda", Clock(600)) == again
 
 
 def on_a_gpu(monkeypatch):

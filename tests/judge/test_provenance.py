@@ -17,23 +17,12 @@ from tests.sessions import trace
 def test_right_numbers_without_a_kernel_are_rejected():
     assert judged(*answered(PLAIN, launches=0)).outcome == "rejected"
     assert judged(*answered(PLAIN, operations=("aten::bmm",))).outcome == "rejected"
-    assert judged(*answered(PLAIN, operations=("mkldnn::_linear_pointwise",))).outcome == \
-        "rejected"
 
 
 def test_wrong_numbers_without_a_kernel_are_wrong():
     built, reply = answered(PLAIN, launches=0)
     reply.outputs[0]["o"] *= 2
     assert judged(built, reply).outcome == "wrong"
-
-
-def test_stage_one_may_multiply_but_not_call_pytorchs_attention():
-    case = Case(1, "robust", 40)
-    products = ("aten::bmm", "aten::_softmax")
-    assert judged(*answered(case, launches=0, operations=products)).outcome == "pass"
-    whole = ("aten::_scaled_dot_product_flash_attention_for_cpu",)
-    check = judged(*answered(case, operations=whole))
-    assert check.outcome == "rejected"
 
 
 @pytest.mark.parametrize("stage, n, outcome", [(1, 512, "pass"), (1, 100, "rejected"),
@@ -104,7 +93,10 @@ def refused(stage: int, *names: str) -> list[str]:
 
 
 def test_stage_one_may_multiply_matrices_but_not_call_attention():
-    assert refused(1, "aten::bmm", "aten::_softmax") == []
+    products = ("aten::bmm", "aten::_softmax")
+    case = Case(1, "robust", 40)
+    assert judged(*answered(case, launches=0, operations=products)).outcome == "pass"
+    assert refused(1, *products) == []
     assert refused(1, "aten::_scaled_dot_product_flash_attention_for_cpu")
     assert refused(1, "mkldnn::_linear_pointwise")
     assert refused(3, "aten::bmm", "aten::mul.Tensor") == ["bmm"]
@@ -177,14 +169,12 @@ def test_whole_numbers_without_a_part_in_the_inputs_may_be_computed_in_any_way()
                                                    [tensor(9), tensor(9, dtype="int64")]]),))
 
 
-def test_an_accusation_names_the_line():
+@pytest.mark.parametrize("step, said", [
+    (["op", "aten::bmm", [], {}, [], 41], "bmm (problem_3.py:41) ran in the forward"),
+    (["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42],
+     "most of them by mul (problem_3.py:42)")])
+def test_an_accusation_names_the_line(step, said):
     built, reply = answered(PLAIN)
-    steps = reply.trace.value["steps"]
-    step = ["op", "aten::bmm", [], {}, [], 41]
-    text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
-    check = judged(built, replace(reply, trace=Trace(text)))
-    assert "bmm (problem_3.py:41) ran in the forward" in check.lines[0]
-    step = ["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42]
-    text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
-    check = judged(built, replace(reply, trace=Trace(text)))
-    assert "most of them by mul (problem_3.py:42)" in check.lines[0]
+    steps = [*reply.trace.value["steps"], step]
+    text = json.dumps(reply.trace.value | {"steps": steps, "backward": len(steps)})
+    assert said in judged(built, replace(reply, trace=Trace(text))).lines[0]
