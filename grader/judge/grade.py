@@ -105,7 +105,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     if is_right():
         wasted_tiles.count(context, run.session, interpreted)
     if is_right():
-        timing.time_stage(context, run, replaying)
+        profiling.note_roofline(context, timing.time_stage(context, run, replaying))
     profiling.profile_stage(context, run.session if is_right() else None)
     record_check.report_rejections(context)
     if is_right():

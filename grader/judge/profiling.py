@@ -5,6 +5,7 @@ writing its results once; the larger one binds (the roofline model).  Both rates
 Times, registers and samples come from the worker and decide nothing.
 """
 
+import contextlib
 import functools
 import textwrap
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from grader.course.calls import SubmissionError, pack, results, size
 from grader.course.inputs import Built, build
 from grader.host.session import Session
 from grader.judge.context import GradingContext
-from grader.judge.timing import measure, repeated, shapes
-from grader.sandbox.wire import dtype_name
+from grader.judge.timing import Row, as_record, measure, repeated, shapes, shown
 from grader.text import escape
 from reference import keep_mask
 
@@ -120,6 +120,21 @@ def profile_stage(context: GradingContext, session: Session | None) -> None:
     reporter.table(["", *lines])
 
 
+def note_roofline(context: GradingContext, timed: tuple[Built, list[Row]] | None) -> None:
+    """Add to the benchmark, for --page, how far below the roofs of this GPU the larger shape lies.
+
+    The roofs are measured, once per run: what PyTorch knows of a GPU has neither the rate of its
+    products nor the clock that it keeps under load."""
+    if timed is None or context.options.page is None:
+        return
+    built, rows = timed
+    with contextlib.suppress(torch.OutOfMemoryError):
+        gpu, whole = measured(built.case.dtype), works(built)
+        context.result.benchmark["roofline"] = as_record(built.case, rows) | {
+            "flops": sum(work.flops for work in whole), "bytes": sum(work.bytes for work in whole),
+            "peak_flops": gpu.flops, "peak_bytes": gpu.bytes}
+
+
 @functools.cache
 def measured(dtype: torch.dtype) -> GPU:
     """Measure this GPU by a product of two square matrices and a copy."""
@@ -135,8 +150,9 @@ def measured(dtype: torch.dtype) -> GPU:
 
 
 def works(built: Built) -> list[Work]:
-    """The work of the forward, and of the backward if there is one.  Row sums have no products."""
-    case, product = built.case, 0
+    """The work of the forward, and of the backward if there is one; of row sums, which are timed
+    forward only, a multiplication and an addition per element."""
+    case, product = built.case, built.case.M * built.case.N
     if not case.course_stage.sums_rows:
         seen = keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
         product = 2 * case.D * case.B * case.HQ * int(seen.sum())
@@ -152,15 +168,14 @@ def works(built: Built) -> list[Work]:
 
 def report(built: Built, gpu: GPU, phases: list[tuple[float, list[Launch]]]) -> list[str]:
     """The lines of the profile, without the file's hottest lines."""
-    dtype = dtype_name(built.case.dtype)
-    lines = ["--- Profile ---", f"Profiling: {built.case.label}, {dtype}",
-             f"This GPU, just measured: {gpu.flops / 1e12:.0f} TFLOP/s in {dtype} products, "
+    lines = ["--- Profile ---", f"Profiling: {shown(built.case)}",
+             f"This GPU, just measured: {gpu.flops / 1e12:.0f} TFLOP/s in products, "
              f"{gpu.bytes / 1e12:.2f} TB/s in a copy."]
     for work, (ms, launches) in zip(works(built), phases, strict=True):
         least, binds = work.floor(gpu)
         share = least / ms
-        rate = f"{work.flops / ms / 1e9:.0f} TFLOP/s, " if work.flops else ""
-        lines += ["", f"{work.name}: {ms:.3f} ms, {rate}{work.bytes / ms / 1e9:.2f} TB/s",
+        lines += ["", f"{work.name}: {ms:.3f} ms, {work.flops / ms / 1e9:.0f} TFLOP/s, "
+                  f"{work.bytes / ms / 1e9:.2f} TB/s",
                   f"  This GPU needs {least:.3f} ms at least, for {binds}: you reach "
                   f"{share:.0%} of its speed."]
         for launch in launches:

@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.course.calls import Access, Launch
 from grader.page import svg
-from grader.page.svg import Panel
+from grader.page.svg import Panel, environment
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,21 @@ def memory(launches: list[tuple[Launch, list[list[list[Access]]]]], file: str) -
         [*((kind, said) for (verb, kind), said in words if verb in verbs),
          ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wild)],
         bool(wild))
+
+
+# ------------------------------------------------------------------ roofline
+def roofline(found: dict) -> Picture:
+    """Where a kernel lies below what its GPU could do.  found: as judge/profiling.py records it."""
+    x, products, memory = (found["flops"] / found["bytes"], found["peak_flops"] / 1e12,
+                           found["peak_bytes"] / 1e12)
+    rates = {name: found["flops"] / found[key] / 1e9 for name, key in (
+        ("yours", "ms"), ("SDPA", "sdpa_ms"), ("naive", "naive_ms")) if found[key]}
+    roof, binds = min((products, "its matrix products"), (x * memory, "its memory"))
+    said = map(environment.filters["short"], (rates["yours"], roof, x))
+    return Picture("The roofline", "{}. Yours reaches {} of the {} TFLOP/s that this GPU allows at "
+                   "{} FLOP per byte, {:.0%}. Look at the dashed line: it ends at the roof, the "
+                   "rate of {}.".format(found["label"], *said, rates["yours"] / roof, binds),
+                   [Panel("", svg.roofline(x, [*rates.items()], products, memory))])
 
 
 # ------------------------------------------------------------------ online softmax

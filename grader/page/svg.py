@@ -7,6 +7,7 @@ escapes all words.
 
 import re
 from collections.abc import Sequence
+from math import atan2, degrees, floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ COLOURS = {theme: dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for theme, bl
 
 environment = Environment(loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True,
                           autoescape=True)
+environment.filters["short"] = lambda x: f"{x:.0f}" if x >= 100 else f"{x:.3g}"
 draw = environment.get_template("drawings.html").module
 
 
@@ -178,6 +180,25 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
             found.append(box((max(top, min(rows, bottom)), bottom, left, right)
                              if bottom >= rows else one.lanes, "wrong"))
     return [*found, box(one.tile, "tile-line")]
+
+
+# ------------------------------------------------------------------ roofline
+WIDE, HIGH = 300, 220  # pixels, between the axes
+
+
+def roofline(x: float, points: Sequence[tuple[str, float]], products: float, memory: float
+             ) -> Markup:
+    """Points (name, TFLOP/s) at x FLOP per byte, under roofs of TFLOP/s in products and of TB/s."""
+    knee, slowest = products / memory, min(products, *(rate for _, rate in points))
+    left, low = (floor(log10(least / 2)) for least in (min(x, knee), slowest))
+    wide = WIDE / (max(log10(x) + 1.5, log10(3 * knee)) - left)  # pixels per power of ten; room
+    high = HIGH / (log10(2 * products) - low)  # for words beside the points and above the roof
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return round((log10(x) - left) * wide, 1), round(HIGH - (log10(y) - low) * high, 1)
+
+    return draw.roofline(x, sorted(points, key=lambda point: -point[1]), products, memory, place,
+                         10.0**left, 10.0**low, WIDE, HIGH, -degrees(atan2(high, wide)))
 
 
 # ------------------------------------------------------------------ online softmax

@@ -14,6 +14,8 @@ from grader.host.options import Options
 from grader.judge import profiling
 from grader.judge.context import GradingContext
 from grader.judge.profiling import GPU, Launch, Work
+from grader.judge.timing import Row
+from grader.report.results import StageResult
 from grader.report.screen import Reporter
 from tests.commands import grader
 
@@ -41,10 +43,31 @@ def test_products_are_counted_over_the_pairs_that_are_seen():
     assert (forward.bytes, backward.bytes) == (q + 2 * k + q, 3 * q + 2 * k + q + 2 * k)
 
 
-def test_a_window_and_sinks_hide_pairs_and_a_row_sum_has_none():
+def test_a_window_and_sinks_hide_pairs_and_a_row_sum_takes_two_per_element():
     windowed = build(Case(7, "standard", N=8, is_causal=True, window=3, sinks=1), 0)
     assert profiling.works(windowed)[0].flops == 4 * 16 * (1 + 2 + 3 + 4 * 5)
-    assert profiling.works(build(Case(2, "standard", M=4, N=8), 0))[0].flops == 0
+    assert profiling.works(build(Case(2, "standard", M=4, N=8), 0))[0].flops == 2 * 4 * 8
+
+
+def test_a_benchmark_notes_for_the_page_how_far_it_is_from_the_roofs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(profiling, "measured", lambda dtype: asked.append(dtype) or H100)
+    built = build(Case(8, "standard", N=8, D=16, HQ=4, HKV=2, is_causal=True,
+                       grads=("q", "k", "v")), 0)
+    rows = [Row("yours", 2.0, 0.1, 1.0), Row("naive", 9.0, 0.1, 1.0), Row("sdpa")]
+    for page in (None, "a page"):
+        context = GradingContext(STAGES[8], None, Options(Path("."), "cuda", 1, 60.0, page=page),
+                                 Reporter(io.StringIO()), StageResult(8, "", 200, benchmark={}))
+        profiling.note_roofline(context, None)
+        assert context.result.benchmark == {}
+        profiling.note_roofline(context, (built, rows))
+    roofline = context.result.benchmark["roofline"]
+    assert asked == [built.case.dtype]  # measuring takes a second, and is for pages
+    assert roofline["flops"] == (4 + 10) * 16 * 4 * (8 * 9 // 2)
+    assert roofline["bytes"] == sum(work.bytes for work in profiling.works(built))
+    assert (roofline["ms"], roofline["naive_ms"], roofline["sdpa_ms"]) == (2.0, 9.0, None)
+    assert (roofline["peak_flops"], roofline["peak_bytes"]) == (800e12, 3e12)
+    assert roofline["label"].startswith("forward + backward, B=1, Hq=4, Hkv=2, L=8")
 
 
 @pytest.mark.parametrize("fields, lacks", [

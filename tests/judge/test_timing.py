@@ -55,7 +55,7 @@ def test_no_ratio_where_naive_ran_out_of_memory():
     lines = timing.table(STAGES[3], Case(3, "standard", 4096), rows)
     assert any("n/a (out of memory)" in line for line in lines)
     assert not any("faster" in line for line in lines)
-    assert timing.as_record(rows)["naive_ms"] is None
+    assert timing.as_record(Case(3, "standard", 4096), rows)["naive_ms"] is None
 
 
 def test_a_backward_benchmark_says_what_it_times():
@@ -69,7 +69,7 @@ def test_without_a_gpu_timing_is_skipped_in_words():
     result = StageResult(3, "", 200)
     timing.time_stage(GradingContext(STAGES[3], None, Options(Path("."), "cpu", 1, 60.0),
                                      Reporter(stream), result), None, None)
-    assert stream.getvalue() == "timing skipped: no GPU\n" and result.benchmark is None
+    assert stream.getvalue().startswith("timing skipped: no GPU") and result.benchmark is None
 
 
 def test_a_spread_of_a_quarter_is_no_measurement():

@@ -163,9 +163,35 @@ def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
     text = document([shown(tmp_path, outcome="pass", benchmark=found)])
     Tree(text)
     widths = re.findall(r'width="([\d.]+)" height="22"', text)
-    assert list(map(float, widths)) == [82.5, 41.25, 330]
+    assert list(map(float, widths)) == [45, 22.5, 180]
     assert "PyTorch&#39;s SDPA takes 0.5 times your time. Naive PyTorch takes 4 times" in text
     assert "2 ms</text>" in text
+
+
+ROOFLINE = {"label": "B=1, L=4096, bfloat16", "flops": 449e9, "bytes": 449e6, "ms": 1.0,
+            "sdpa_ms": 0.8, "naive_ms": 50.0, "peak_flops": 747e12, "peak_bytes": 3e12}
+
+
+def test_a_kernel_is_drawn_under_the_roofs_of_its_gpu(tmp_path):
+    text = document([shown(tmp_path, outcome="pass", benchmark={"roofline": ROOFLINE})])
+    Tree(text)
+    assert ("B=1, L=4096, bfloat16. Yours reaches 449 of the 747 TFLOP/s that this GPU allows at "
+            "1000 FLOP per byte, 60%. Look at the dashed line: it ends at the roof, the rate of "
+            "its matrix products.") in text
+    assert ("<desc>At 1000 FLOP per byte: SDPA 561 TFLOP/s, yours 449 TFLOP/s, naive 8.98 TFLOP/s. "
+            "The roofs: 747 TFLOP/s in products, 3 TB/s from memory.</desc>") in text
+
+
+def test_few_products_per_byte_are_limited_by_memory(tmp_path):
+    few = ROOFLINE | {"flops": 44.9e9, "sdpa_ms": None}
+    text = document([shown(tmp_path, outcome="pass", benchmark={"roofline": few})])
+    assert "Yours reaches 44.9 of the 300 TFLOP/s" in text and "the rate of its memory." in text
+    assert "SDPA" not in text
+
+
+def test_what_was_not_timed_has_no_place_under_the_roofs(tmp_path):
+    untimed = {"ms": None, "roofline": ROOFLINE | {"ms": None}}
+    assert "The roofline" not in document([shown(tmp_path, outcome="pass", benchmark=untimed)])
 
 
 def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():

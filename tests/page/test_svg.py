@@ -61,6 +61,28 @@ def test_a_picture_says_what_it_shows_and_lets_no_markup_through():
     assert drawn.find(SVG + "desc").text == '"&" 2 ms.'
 
 
+def test_a_point_lies_as_far_below_its_roof_as_it_is_slower():
+    drawn = ElementTree.fromstring(svg.roofline(1000, [("yours", 80.0), ("naive", 8.0)], 800, 4))
+    (x, yours), (same, naive) = ((float(one.get("cx")), float(one.get("cy")))
+                                 for one in drawn.iter(SVG + "circle"))
+    [dashed] = [one.get("d") for one in drawn.iter(SVG + "path") if one.get("class") == "tile-line"]
+    left, bottom, roof = map(float, re.findall(r"[\d.]+", dashed))
+    assert x == same == left and bottom == svg.HIGH
+    assert yours - roof == pytest.approx(naive - yours, abs=0.2)  # ten times each
+
+
+@pytest.mark.parametrize("x, rates, memory", [
+    (1, (2.5, 0.4), 2.8), (100, (280, 279, 278), 2.8), (1400, (900, 0.01), 2.8), (3, (0.1,), 0.02)])
+def test_all_of_a_roofline_is_inside_of_its_picture_and_no_word_on_another(x, rates, memory):
+    text = svg.roofline(x, [(f"name {rate}", rate) for rate in rates], 747, memory)
+    drawn = ElementTree.fromstring(text)
+    places = [(float(one.get("cx")), float(one.get("cy"))) for one in drawn.iter(SVG + "circle")]
+    assert all(0 <= x <= svg.WIDE - 100 and 0 <= y <= svg.HIGH for x, y in places)
+    words = [float(one.get("y")) for one in drawn.iter(SVG + "text") if one.text[:4] == "name"]
+    assert len(words) == len(rates)
+    assert all(b - a >= 13 for a, b in zip(words, words[1:], strict=False))
+
+
 def test_three_panels_show_a_mask_and_what_is_wrong_with_it():
     wrong = {"seen": np.triu(np.ones((8, 8), bool), 1), "unseen": np.zeros((8, 8), bool)}
     panels, key = svg.mask(CAUSAL, np.ones((8, 8), bool), wrong, 4)
