@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from grader import carry as module
 from grader.assignment.submission import blank_steps, steps
 from grader.carry import carry, main
 from grader.starter import ROOT, blank, problem_files
@@ -486,10 +485,3 @@ def test_no_student_code_runs_and_no_torch_is_imported(folder):
                           text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stderr) == (0, "") and "5 of 5" in done.stdout
     assert not (folder / "ran").exists()
-
-
-def test_the_command_runs_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "grader.carry", "--help"], cwd=ROOT,
-                          capture_output=True, text=True, check=True)
-    assert "--again" in done.stdout and "exit code: 0" in done.stdout
-    assert module.__doc__.startswith("Copies steps")

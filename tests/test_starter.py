@@ -231,18 +231,25 @@ def test_an_older_grader_does_not_replace_a_newer_one(repository, course, capsys
     assert contents(course) == before
 
 
-def test_an_update_that_fails_half_way_changes_nothing(repository, course, monkeypatch):
-    before, renames, real = contents(course), [], os.rename
+@pytest.fixture
+def full_disk(monkeypatch):
+    """full_disk(n): from now on the n-th rename fails."""
+    def after(most: int) -> None:
+        renames, real = [], os.rename
 
-    def rename(*paths):
-        renames.append(paths)
-        if len(renames) == 6:
-            raise OSError("disk full")
-        real(*paths)
+        def rename(*paths):
+            renames.append(paths)
+            if len(renames) == most:
+                raise OSError("disk full")
+            real(*paths)
+        monkeypatch.setattr(os, "rename", rename)
+    return after
 
-    monkeypatch.setattr(os, "rename", rename)
+
+def test_an_update_that_fails_half_way_changes_nothing(repository, course, full_disk):
+    before = contents(course)
+    full_disk(6)
     assert main([str(course), "--update"], repository) == 2
-    monkeypatch.undo()
     assert contents(course) == before and not list(course.glob(".starter-*"))
 
 
@@ -340,22 +347,12 @@ def test_even_a_broken_link_is_in_the_way(repository, tmp_path):
     assert main([str(target)], repository) == 2
 
 
-def test_a_failure_half_way_leaves_nothing(repository, tmp_path, monkeypatch):
+def test_a_failure_half_way_leaves_nothing(repository, tmp_path, full_disk):
     target = tmp_path / "course"
     target.mkdir()
     (target / "notes.txt").write_text("mine\n")
-    renames = []
-    real = os.rename
-
-    def rename(*paths):
-        renames.append(paths)
-        if len(renames) == 4:
-            raise OSError("disk full")
-        real(*paths)
-
-    monkeypatch.setattr(os, "rename", rename)
+    full_disk(4)
     assert main([str(target)], repository) == 2
-    monkeypatch.undo()
     assert contents(target) == {"notes.txt": b"mine\n"} and len(list(target.iterdir())) == 1
 
 
@@ -379,12 +376,6 @@ def test_an_unknown_stage_is_refused(repository, tmp_path, capsys):
         with pytest.raises(SystemExit):
             main([str(tmp_path / "course"), "--stages", text], repository)
         assert f"want stages such as 1-7 or 3,4; got {text}" in capsys.readouterr().err
-
-
-def test_the_command_runs_as_a_module(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "grader.starter", "--help"], cwd=ROOT,
-                          capture_output=True, text=True, check=True)
-    assert "--stages" in done.stdout
 
 
 # ------------------------------------------------------------ the real problem files

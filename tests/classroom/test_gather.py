@@ -415,20 +415,33 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path):
     assert only(tmp_path / "class").files == {2: b"two"}
 
 
+@pytest.mark.parametrize("end", ["zip", "tar.gz"])
 @pytest.mark.parametrize("name", ["../problem_1.py", "/problem_1.py", "a/../../problem_1.py",
-                                  "..\\problem_1.py", "../../notes.txt"])
-def test_an_archive_that_climbs_out_is_refused_whole(tmp_path, name):
-    zipped(tmp_path / "anna.zip", {"problem_2.py": "two", name: "one"})
+                                  "..\\problem_1.py", "../../notes.txt", "C:/x.py"])
+def test_an_archive_that_climbs_out_is_refused_whole(tmp_path, end, name):
+    pack = zipped if end == "zip" else tarred
+    pack(tmp_path / f"anna.{end}", {"problem_2.py": "two", name: "one"})
     student = only(tmp_path)
     assert "climbs out" in student.trouble and not student.files
 
 
-@pytest.mark.parametrize(("kind", "why"), [
-    (stat.S_IFLNK, "link"), (stat.S_IFCHR, "regular"), (stat.S_IFIFO, "regular")])
-def test_a_member_that_is_a_link_or_a_device_is_refused(tmp_path, kind, why):
-    with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
-        archive.writestr(marked("problem_1.py", kind), "/etc/passwd")
-        archive.writestr("problem_2.py", "two")
+def of_a_tar(kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("problem_1.py")
+    member.type, member.linkname = kind, "/etc/passwd"
+    return member
+
+
+@pytest.mark.parametrize(("member", "why"), [
+    *((marked("problem_1.py", kind), why) for kind, why in (
+        (stat.S_IFLNK, "link"), (stat.S_IFCHR, "regular"), (stat.S_IFIFO, "regular"))),
+    *((of_a_tar(kind), why) for kind, why in (
+        (tarfile.SYMTYPE, "link"), (tarfile.LNKTYPE, "link"), (tarfile.CHRTYPE, "regular"),
+        (tarfile.DIRTYPE, "regular")))])
+def test_a_member_that_is_a_link_or_a_device_is_refused(tmp_path, member, why):
+    if isinstance(member, zipfile.ZipInfo):
+        zipped(tmp_path / "anna.zip", {member: "/etc/passwd", "problem_2.py": "two"})
+    else:
+        tarred(tmp_path / "anna.tar.gz", {"problem_1.py": member, "problem_2.py": "two"})
     student = only(tmp_path)
     assert why in student.refused[1] and student.files == {2: b"two"}
 
@@ -458,33 +471,27 @@ def test_archives_of_too_many_files_are_refused(tmp_path, monkeypatch):
     assert all("more than 3 files" in student.trouble for student in students)
 
 
-@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04" + bytes(100)])
-def test_a_damaged_archive_is_refused(tmp_path, data):
-    (tmp_path / "anna.zip").write_bytes(data)
-    assert "cannot read the archive" in only(tmp_path).trouble
-
-
-def test_a_truncated_archive_is_refused(tmp_path):
-    path = zipped(tmp_path / "anna.zip", {"problem_1.py": os.urandom(5000)})
-    path.write_bytes(path.read_bytes()[:-40])
-    assert "cannot read the archive" in only(tmp_path).trouble
-
-
-def test_a_member_with_a_wrong_checksum_is_refused(tmp_path):
-    path = zipped(tmp_path / "anna.zip", {"problem_1.py": "a = 1  # some text of one's own\n"})
-    data = bytearray(path.read_bytes())
+def with_a_wrong_checksum(data: bytearray) -> bytes:
     data[45] ^= 0xff  # in what is compressed
-    path.write_bytes(data)
-    assert "cannot unpack" in only(tmp_path).refused[1]
+    return data
 
 
-def test_an_encrypted_member_is_refused(tmp_path):
-    path = zipped(tmp_path / "anna.zip", {"problem_1.py": "one"})
-    data = bytearray(path.read_bytes())
+def encrypted(data: bytearray) -> bytes:
     data[6] |= 1
     data[data.index(b"PK\x01\x02") + 8] |= 1
-    path.write_bytes(data)
-    assert only(tmp_path).refused[1] == "it is encrypted"
+    return data
+
+
+@pytest.mark.parametrize(("damaged", "why"), [
+    *((lambda data, new=new: new, "cannot read the archive")
+      for new in (b"", b"not a zip", b"PK\x03\x04" + bytes(100))),
+    (lambda data: data[:-40], "cannot read the archive"),
+    (with_a_wrong_checksum, "cannot unpack"), (encrypted, "it is encrypted")])
+def test_a_damaged_archive_or_member_is_refused(tmp_path, damaged, why):
+    path = zipped(tmp_path / "anna.zip", {"problem_1.py": "a = 1  # some text of one's own\n" * 9})
+    path.write_bytes(damaged(bytearray(path.read_bytes())))
+    student = only(tmp_path)
+    assert why in (student.trouble or student.refused[1]) and not student.files
 
 
 def test_a_file_that_is_in_the_archive_twice_is_refused(tmp_path):
@@ -522,23 +529,6 @@ def test_a_tar_that_unpacks_past_the_limit_is_refused(tmp_path, monkeypatch):
     anna, ben = gather(tmp_path)
     assert anna.trouble == "it would unpack to more than 1 MiB"
     assert ben.trouble == "x.zip has more than 1 MiB"
-
-
-@pytest.mark.parametrize(("kind", "why"), [
-    (tarfile.SYMTYPE, "link"), (tarfile.LNKTYPE, "link"), (tarfile.CHRTYPE, "regular"),
-    (tarfile.DIRTYPE, "regular")])
-def test_of_a_tar_only_regular_files_are_taken(tmp_path, kind, why):
-    member = tarfile.TarInfo("problem_1.py")
-    member.type, member.linkname = kind, "/etc/passwd"
-    tarred(tmp_path / "anna.tar.gz", {"problem_1.py": member, "problem_2.py": "two"})
-    student = only(tmp_path)
-    assert why in student.refused[1] and student.files == {2: b"two"}
-
-
-@pytest.mark.parametrize("name", ["../problem_1.py", "/problem_1.py", "a/../../x", "C:/x.py"])
-def test_a_tar_that_climbs_out_is_refused_whole(tmp_path, name):
-    tarred(tmp_path / "anna.tar.gz", {"problem_2.py": "two", name: "one"})
-    assert "climbs out" in only(tmp_path).trouble
 
 
 @pytest.mark.parametrize("name", ["anna.tar.gz", "anna.tar"])

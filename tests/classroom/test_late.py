@@ -5,12 +5,11 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from classroom import __main__ as program
 from classroom import batch, late, policy
 from classroom.gather import Submitted, gather
 from classroom.late import Late
 from tests.classroom import classes
-from tests.classroom.classes import AS, earned, make, obedient
+from tests.classroom.classes import earned, make
 
 DEADLINE = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 RULES = Late(DEADLINE, days=2, per_day=0.1)
@@ -129,19 +128,17 @@ anna,third,2026-12-05T10:00:00+00:00
     ("last", "wrong", "0.0", "wrong # b"), ("best", "pass", "100.0", "pass # a")])
 def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep, outcome, points,
                                                     text):
-    asked = obedient(monkeypatch, tmp_path)
-    monkeypatch.setenv("GRADER", program_version())
+    grade = classes.program(monkeypatch, tmp_path)
     make(tmp_path / "in", {"first": {2: "pass # a"}, "second": {2: "wrong # b"},
                            "third": {2: "pass # c"}})
     (tmp_path / "in/index.csv").write_text(INDEX)
     (tmp_path / "policy.toml").write_text(
         f"[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nper_day = 0.1\nkeep = '{keep}'\n")
-    assert program.main(["grade", str(tmp_path / "in/index.csv"), "--out", str(tmp_path / "out"),
-                         "--stages", "2", "--device", "cpu", *AS,
-                         "--policy", str(tmp_path / "policy.toml")]) == 0
+    assert grade("--policy", tmp_path / "policy.toml",
+                 submissions=tmp_path / "in/index.csv") == 0
     (row,) = (tmp_path / "out/grades.csv").read_text().splitlines()[1:]
     assert f",{outcome}" in row and f",{points}," in row
-    assert not any("# c" in line for line in asked()), "it came too late to count"
+    assert "# c" not in (tmp_path / "asked").read_text(), "it came too late to count"
     assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == text
 
 
@@ -187,22 +184,13 @@ def test_a_grade_stands_while_the_best_hand_in_waits_to_be_graded_again(best_of,
 
 
 def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):
-    obedient(monkeypatch, tmp_path)
-    monkeypatch.setenv("GRADER", program_version())
     make(tmp_path / "in", {"anna": {2: "pass"}, "ben": {2: "pass # b"}})
     (tmp_path / "in/ben/timestamp.txt").write_text("2026-11-30 10:00:00 UTC\n")
     (tmp_path / "class.csv").write_text("name\nanna\nben\ncleo\n")
     (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\n")
-    assert program.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"),
-                         "--roster", str(tmp_path / "class.csv"), "--stages", "2", "--device",
-                         "cpu", *AS, "--policy", str(tmp_path / "policy.toml")]) == 0
+    grade = classes.program(monkeypatch, tmp_path)
+    assert grade("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml") == 0
     assert "it is not known when 1 of 3 students handed in" in capsys.readouterr().out
-
-
-def program_version() -> str:
-    from grader.assignment import record
-
-    return record.version()
 
 
 def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):
