@@ -6,7 +6,6 @@ so that the file cannot tamper with the cache.
 """
 
 import base64
-import functools
 import json
 import os
 from contextlib import suppress
@@ -72,11 +71,6 @@ class Launches(Replay):
         return Address(getattr(torch, dtype), 1024 + offset * getattr(torch, dtype).itemsize)
 
 
-def operations(worker) -> dict:
-    """The requests of a worker that this module answers: name -> function."""
-    return {"note": functools.partial(note, worker), "compile_trace": compile_trace, "take": take}
-
-
 def note(worker, request: dict):
     """The trace of what a call would launch; no tensor is sent, nothing runs or compiles."""
     call = request["call"]
@@ -98,7 +92,7 @@ def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
             for name, layout in layouts.items()}
 
 
-def compile_trace(request: dict):
+def compile_trace(worker, request: dict):
     """Compile what a trace launches.  -> the cache's files with the result, by folder."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
     names = Launches(json.loads(request["trace"]), os.getcwd()).compile()
@@ -111,7 +105,7 @@ def packed(cache: Path, name: str) -> dict[str, str]:
             for path in (cache / name).iterdir() if path.suffix in SENT}
 
 
-def take(request: dict):
+def take(worker, request: dict):
     """Put what another process compiled into this one's cache, unless it is there already."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
     for name, files in request["compiled"].items():

@@ -30,8 +30,6 @@ from .vetting import (
     vet,
 )
 
-KINDS = {"tensor", "address", "tuple", "named", "fields", "dict", "torch", "device", "constexpr",
-         "tl", "function", "descriptor", "reinterpret", "constants", "module", "from"}
 PLAIN = "__plain__"  # one decorator in place of the file's
 _scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and the meaning of each name
 _built: dict[str, object] = {}  # functions made from their texts, by Replay._key
@@ -107,11 +105,10 @@ class Replay:
         if not isinstance(value, dict):
             return value
         ((kind, what),) = value.items()
-        if kind == "other":
-            raise Unrepeatable(f"it passed a {what} on, which is neither a tensor nor a number")
-        if kind not in KINDS:
-            raise Unrepeatable(f"it holds a value of no known kind, {kind}")
         return getattr(self, "_" + kind)(what)
+
+    def _other(self, what):
+        raise Unrepeatable(f"it passed a {what} on, which is neither a tensor nor a number")
 
     def _tensor(self, what) -> torch.Tensor:
         return self._view(what)
@@ -137,11 +134,7 @@ class Replay:
         return self._fields(fields)(*map(self.decode, items))
 
     def _fields(self, what):
-        name, *fields = map(str, what)
-        try:
-            return _named_tuple(name, *fields)
-        except ValueError:
-            raise Unrepeatable(f"it holds a named tuple {name} that Python does not have") from None
+        return _named_tuple(*map(str, what))
 
     def _dict(self, what):
         return {key: self.decode(item) for key, item in what}
@@ -234,6 +227,8 @@ class Replay:
 
     def _launch(self, number: int, grid, arguments, options):
         kernel = self._function(number)
+        if "ir_override" in options:  # another text in place of the kernel's
+            raise Unrepeatable("a kernel was launched with the option ir_override")
         given = {name: self.decode(value) for name, value in [*arguments.items(), *options.items()]}
         return kernel[tuple(grid)](**given)
 
@@ -291,7 +286,7 @@ class Replay:
 
     def _scope(self, about: dict) -> dict:
         """Globals for a function, shared with functions built before if no name has another meaning
-        there.  Triton goes through the names that a kernel uses once per set of globals."""
+        there, as functions of one file share theirs: Triton's key of a kernel depends on it."""
         meant = {name: self._meaning(value) for name, value in about["names"]}
         for scope, meanings in _scopes:  # noqa: B007
             if all(meanings.get(name, meaning) == meaning for name, meaning in meant.items()):

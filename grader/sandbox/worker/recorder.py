@@ -104,19 +104,16 @@ class Recorder(TorchDispatchMode):
     def begin_backward(self) -> None:
         self.began_backward = len(self.steps)
 
-    def launches(self) -> int:
-        return self.launched
-
     def trace(self, outputs, gradients, again) -> dict:
         """What was recorded; to be called at the end.  again: the recorders of later calls."""
         if self.cut is not None:
             results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
             steps = [["op", name, [], {}, [], line] for name, line in self.cut.items()]
-            return {"again": [later.launches() for later in again], "storages": [],
+            return {"again": [later.launched for later in again], "storages": [],
                     "functions": [], "steps": steps, "backward": len(steps), "outputs": [],
                     "gradients": [], "cut": max(0, self.peak - results)}
         return {
-            "again": [later.launches() for later in again],
+            "again": [later.launched for later in again],
             "storages": self.storages, "functions": self.functions, "steps": self.steps,
             "backward": len(self.steps) if self.began_backward is None else self.began_backward,
             "outputs": self.encode(list(outputs)), "gradients": self.encode(list(gradients)),

@@ -35,7 +35,8 @@ _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
 
 
 class Server:
-    """Answers requests about one submission, which is loaded once and called many times."""
+    """Answers requests about one submission, which is loaded once and called many times.  Each
+    names one of the methods below "operations"."""
 
     def __init__(self, channel: Channel, config: dict):
         self.channel = channel
@@ -81,17 +82,13 @@ class Server:
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
-        operations = launches.operations(self) | {operation.__name__: operation for operation in (
-            self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
-            self.memory, self.profile, self.sample, self.compile, self.walk, self.accesses,
-            self.step)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
             pretend_gpu.tuning.wanted = request.get("configuration")
             pretend_gpu.tuning.changed.clear()
             try:
-                header, blobs = operations[request["op"]](request, *tensors)
+                header, blobs = getattr(self, request["op"])(request, *tensors)
                 reply = {"ok": True, **header}
             except Failure as failure:
                 reply, blobs = {"ok": False, "outcome": failure.outcome, "id": failure.id,
@@ -119,6 +116,8 @@ class Server:
         return groups
 
     # ------------------------------------------------------------- operations
+    note, compile_trace, take = launches.note, launches.compile_trace, launches.take
+
     def load(self, request: dict):
         """Import the file, find the entry point and bind the arguments it will be given."""
         entry, attribute = request["entry"], request["attribute"]
