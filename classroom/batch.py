@@ -80,10 +80,9 @@ class Batch:
         try:
             self.read()
             while True:
-                self._round("at once", self._ungraded, self.machine.at_once)
-                self._round("alone", self._doubtful, 1)
-                if self.times_it:
-                    self._round("timed", self._untimed, len(self.machine.gpus))
+                self._round("at once", self.machine.at_once)
+                self._round("alone", 1)
+                self._round("timed", len(self.machine.gpus))
                 if not self._left():
                     return
                 time.sleep(OTHERS_SECONDS)  # others have the locks, or have died
@@ -100,38 +99,37 @@ class Batch:
         for unit in self.every:
             self.store.read(unit)
 
-    def _left(self) -> list[Unit]:
+    def _left(self, kind: str | None = None) -> list[Unit]:
+        """The units still to be graded, in this way or in any."""
         return [unit for unit in self.every
-                if self._ungraded(unit) or self._doubtful(unit) or
-                self.times_it and self._untimed(unit)]
+                if (found := self._kind(unit)) and kind in (None, found)]
 
-    def _ungraded(self, unit: Unit) -> bool:
-        return self.store.known.get(unit) is None
-
-    def _doubtful(self, unit: Unit) -> bool:
-        """Whether it has to be graded again, alone."""
+    def _kind(self, unit: Unit) -> str | None:
+        """How a unit is to be graded next; None if its record is final."""
         record = self.store.known.get(unit)
-        if record is not None and record["stage"]["outcome"] == "grader_fault":
-            return self.tries.get(unit, 0) <= TRIES
-        return record is not None and unconfirmed(record)
+        if record is None:
+            return "at once"
+        outcome = record["stage"]["outcome"]
+        if outcome == "grader_fault":
+            return "alone" if self.tries.get(unit, 0) <= TRIES else None
+        if unconfirmed(record):
+            return "alone"
+        to_time = self.times_it and outcome == "pass" and record["timing"] is None
+        return "timed" if to_time and standard_case(record) is not None else None
 
-    def _untimed(self, unit: Unit) -> bool:
-        record = self.store.known.get(unit)
-        return record is not None and record["stage"]["outcome"] == "pass" \
-            and record["timing"] is None and standard_case(record) is not None
-
-    def _round(self, kind: str, wanted: Callable[[Unit], bool], slots: int) -> None:
-        """Grade every wanted unit that no other process is grading."""
+    def _round(self, kind: str, slots: int) -> None:
+        """Grade every unit to be graded like this that no other process is grading."""
         alone = kind != "at once"
-        if not any(map(wanted, self.every)) or not self._has_host(alone, wanted):
+        if not self._left(kind) or not self._has_host(alone, kind):
             return
         try:
-            waiting = [key for key, units in self.units.items() if any(map(wanted, units))]
+            left = set(self._left(kind))
+            waiting = [key for key, units in self.units.items() if left & set(units)]
             while waiting or self.jobs:
                 free = set(range(slots)) - {job.slot for job in self.jobs}
                 while waiting and free:
                     key = waiting[0]
-                    units = self._locked(key, wanted, kind)
+                    units = self._locked(key, kind)
                     if units:
                         self._begin(key, units, kind, free.pop())
                     if not units or alone:
@@ -145,27 +143,28 @@ class Batch:
             if not self.jobs:
                 self.store.unlock_host()
 
-    def _has_host(self, alone: bool, wanted: Callable[[Unit], bool]) -> bool:
+    def _has_host(self, alone: bool, kind: str) -> bool:
         """Wait until no other process of this host grades beside what must run alone, or alone
-        beside us.  -> whether anything is still wanted then."""
+        beside us.  -> whether anything is still to be graded like this then."""
         while not self.store.lock_host(alone):
             time.sleep(OTHERS_SECONDS)
-            for unit in filter(wanted, self.every):
+            for unit in self._left(kind):
                 self.store.read(unit)
-            if not any(map(wanted, self.every)):
+            if not self._left(kind):
                 return False
         return True
 
-    def _locked(self, key: str, wanted: Callable[[Unit], bool], kind: str) -> dict[int, Unit]:
+    def _locked(self, key: str, kind: str) -> dict[int, Unit]:
         """Lock the units of a student that are to be graded now.  -> these units."""
         at_it = {unit for job in self.jobs for unit in job.units.values()}
         found = {}
         for unit in self.units[key]:
-            if unit in at_it or not wanted(unit) or not self.store.lock(self.store.name(unit)):
+            name = self.store.name(unit)
+            if unit in at_it or self._kind(unit) != kind or not self.store.lock(name):
                 continue
             self.store.read(unit)  # the previous owner of the lock may have graded it
-            if not wanted(unit):
-                self.store.unlock(self.store.name(unit))
+            if self._kind(unit) != kind:
+                self.store.unlock(name)
                 continue
             found[unit.stage] = unit
             if kind != "at once":
