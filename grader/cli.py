@@ -168,9 +168,10 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
     if arguments.warmup and any(vars(arguments).get(name) for name in (
-            "json", "submit", "quick", "case", "step", "show", "plot", "page",
+            "json", "submit", "quick", "case", "step", "show", "plot",
             *map("p{}".format, numbers))):
-        return "--warmup: want it alone or with --watch; got an option of the problems with it"
+        return ("--warmup: want it alone, or with --watch or --page; got an option of the problems "
+                "with it")
     if arguments.json is not None:
         folder = Path(os.path.realpath(arguments.json)).parent
         if arguments.json.is_dir() or not folder.is_dir():

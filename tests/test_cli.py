@@ -76,7 +76,7 @@ def test_help_answers_without_importing_torch(program, tmp_path):
     (["--page"], "--page: want an .html file, or --watch with it; got neither"),
     (["--page", "/nowhere/p.html"], "--page: want an .html file in a directory that exists; got"),
     (["--page", "p.html", "--step", "3.5"], "--page: want a whole problem; got --step with it"),
-    (["--page", "p.html", "--warmup"], "--warmup: want it alone or with --watch"),
+    (["--quick", "--warmup"], "--warmup: want it alone, or with --watch or --page"),
     (["--device", "tpu"], "invalid choice"),
 ])
 def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):

@@ -36,10 +36,12 @@ class FilePage:
         self.shown: dict[int, Shown] = {}
 
     def show(self, stage: Stage, result: StageResult, file: Submission | None,
-             is_whole: bool = False) -> None:
-        """Show a result.  is_whole: all is known; file: None if it was never read."""
+             is_whole: bool = False, following: str = "") -> None:
+        """Show a result.  is_whole: all is known; file: None if it was never read; following: what
+        to do next, if that is not an option of the course's stages."""
         if file is not None:
-            following = overview.after_run([result], [*STAGES], self.directory, False, False)
+            following = following or overview.after_run(
+                [result], [*STAGES], self.directory, False, False)
             to_do = result.to_fix or "".join(f"write step {id}" for id in file.blank_new[:1])
             if self.address and to_do:
                 following = f"{to_do} and save"

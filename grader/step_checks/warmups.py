@@ -14,7 +14,7 @@ from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault, no_triton
 from grader.host.options import Imports, Options
-from grader.report.results import NONE, RIGHT, StepCheck
+from grader.report.results import NONE, RIGHT, StageResult, StepCheck, unlit
 from grader.report.screen import Reporter
 from grader.step_checks import named
 from grader.step_checks.checks import Runner, damaged
@@ -42,6 +42,9 @@ TITLES = {"W.1": "the online softmax, in a loop", "W.2": "softmax times a matrix
 
 class Exercises(Stage):
     filename = NAME
+
+
+EXERCISES = Exercises(0, "Warm-ups", "online_softmax", ("x",), 0, {})
 
 
 # ------------------------------------------------------------------------ the formulas
@@ -217,8 +220,11 @@ def grade(options: Options, reporter: Reporter, only: str = "",
     file = submission.read(options.directory / FOLDER, NAME, "")
     broken = file.located if file.state in ("missing", "syntax_error") else \
         damaged(file)
+    shown = StageResult(0, EXERCISES.title, 0, "crashed", sentence=broken, steps=unlit(file))
     if broken:
         reporter.warm_up("crashed", f"{NAME}: {broken}")
+        if options.page is not None:
+            options.page.show(EXERCISES, shown, file, True, f"{COMMAND} --watch")
         return 1
     lacking = no_triton() or interpreter_fault()
     outcomes, to_do, following = [], "", ""
@@ -226,9 +232,13 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         for id, title in TITLES.items():
             if only not in ("", id):
                 continue
-            outcome, lines = ("skipped", ()) if ENTRIES[id].kernel and lacking else check(
-                runner, file, id)
+            outcome, lines, step = ("skipped", (), None) if ENTRIES[id].kernel and lacking else \
+                check(runner, file, id)
             outcomes.append(outcome)
+            shown.steps = [step.as_dict() if step and old["id"] == id else old
+                           for old in shown.steps]
+            if step is None and lines:
+                shown.sentence = lines[0]
             if not to_do and outcome not in ("pass", "skipped"):
                 to_do = f"{'fix' if lines else 'write'} step {id}"
                 following = (f"python autograder.py --hint {id}" if lines else
@@ -239,6 +249,11 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         reporter.say(lacking)
     right = outcomes.count("pass")
     reporter.say(f"Warm-ups: {right} of {len(outcomes)} right")
+    shown.outcome = next((one for one in outcomes if one not in ("pass", "not_started")),
+                         "not_started" if right < len(outcomes) else "pass")
+    if options.page is not None and not only:
+        options.page.show(EXERCISES, shown, file, True, f"{to_do} of {FOLDER}/{NAME}, then\n      "
+                          f"{COMMAND} --watch" if to_do else "python autograder.py")
     if then is not None:
         then(to_do)
     else:
@@ -248,22 +263,23 @@ def grade(options: Options, reporter: Reporter, only: str = "",
 
 def runner_of(file: submission.Submission, options: Options) -> Runner:
     """A runner of the file's steps; without Triton, of those above its import."""
-    exercises = Exercises(0, "warm-ups", "online_softmax", ("x",), 0, {})
-    runner = Runner(exercises, replace(options, device="cpu", imports=Imports()), file)
+    runner = Runner(EXERCISES, replace(options, device="cpu", imports=Imports()), file)
     if no_triton():
         runner.source = file.source.partition(b"\nimport triton")[0]
     return runner
 
 
-def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tuple[str, ...]]:
-    """-> the outcome; what is wrong, and the end of what the step printed."""
+def check(runner: Runner, file: submission.Submission, id: str
+          ) -> tuple[str, tuple[str, ...], StepCheck | None]:
+    """-> the outcome; what is wrong, and the end of what the step printed; what the step left, if
+    it ran."""
     if id in file.left_raises:
-        return "wrong", (file.left_raises[id],)
+        return "wrong", (file.left_raises[id],), None
     if id in file.blank_steps:
-        return "not_started", ()
+        return "not_started", (), None
     if id not in runner.blanks.steps:
         return "skipped", (f"its code belongs between `# BEGIN SOLUTION {id}` and `# END SOLUTION "
-                           f"{id}`, and these lines are missing.",)
+                           f"{id}`, and these lines are missing.",), None
     before = runner.session.output.text() if runner.session else ""
     try:
         light = guarded(lambda: runner.judged(id, ENTRIES[id], (id,)), lambda error: StepCheck(
@@ -272,11 +288,12 @@ def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tu
     except SubmissionError as error:  # the file cannot be imported
         runner.session.close()
         runner.session = None
-        return error.outcome, (error.located(file.path.name),)
+        return error.outcome, (error.located(file.path.name),), None
     if light.light in (RIGHT, NONE):
-        return ("pass", ()) if light.light == RIGHT else ("skipped", light.seen)
+        return ("pass", (), light) if light.light == RIGHT else ("skipped", light.seen, light)
     if light.light == "grader_fault":
-        return light.light, light.seen
+        return light.light, light.seen, None
     printed = runner.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
     return "wrong", (" ".join(light.lines[:2]), *light.lines[2:],
-                     f"more: python autograder.py --hint {id}", *(f"| {row}" for row in printed))
+                     f"more: python autograder.py --hint {id}",
+                     *(f"| {row}" for row in printed)), light

@@ -1,6 +1,7 @@
 """The warm-ups: solved they pass, blank they are not started, and their mistakes have names."""
 
 import io
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from grader.course.calls import Call, OutputSpec, TensorInput
 from grader.host.options import Options
 from grader.host.processes import Worker
 from grader.host.session import Session
+from grader.page.server import FilePage
 from grader.report.screen import Reporter
 from grader.step_checks import warmups
 from grader.step_checks.blanks import Blanks
@@ -98,7 +100,7 @@ def worker() -> Runner:
 def asked(step: str, text: str) -> tuple[str, tuple[str, ...]]:
     file = submitted(text)
     worker().blanks = Blanks(text, file.steps)
-    return warmups.check(worker(), file, step)
+    return warmups.check(worker(), file, step)[:2]
 
 
 def graded(folder: Path) -> tuple[int, str]:
@@ -331,6 +333,29 @@ def test_a_file_that_cannot_be_imported_is_told_so_until_it_can(tmp_path):
     assert said.getvalue().count("imports nothing_here") == 5
     path.write_text(SOLVED)
     assert warmups.grade(options, reporter) == 0
+
+
+@pytest.mark.interpreter
+def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
+    (tmp_path / warmups.FOLDER).mkdir()
+    source, page = tmp_path / warmups.FOLDER / warmups.NAME, FilePage(tmp_path, tmp_path / "p.html")
+    text = re.sub(r"(SOLUTION W.4\n)[^#]*", r"\1        raise NotImplementedError('step W.4')\n",
+                  SOLVED, count=1)
+    options = Options(tmp_path, "cpu", 7, 60.0, page=page)
+
+    def shown(text: str) -> str:
+        source.write_text(text)
+        warmups.grade(options, Reporter(io.StringIO()))
+        return re.sub(r"(<[^>]*>|\s)+", " ", page.path.read_text("utf-8"))
+
+    said = shown(text.replace("alpha[:, None] * acc", "acc"))
+    assert "W.2 is red" in said and "not right yet" in said and "3 of 5 steps right, no p" in said
+    assert "acc is not multiplied by exp(old maximum - new one)." in said and "got acc" in said
+    assert "fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
+    said = shown(text)
+    assert "Warm-ups not finished" in said and "Next to write: step W.4" in said
+    assert "Warm-ups crashed" in (said := shown("def f(:\n")) and "1 def f(:" in said
+    assert "imports nothing_here" in shown("import nothing_here\n" + SOLVED)
 
 
 def test_an_update_keeps_what_is_written(tmp_path):
