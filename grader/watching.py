@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import re
 import select
 import signal
 import sys
@@ -26,7 +25,6 @@ from grader.report.screen import Reporter
 from grader.step_checks import one_step, warmups
 
 INTERVAL = 0.1  # seconds between two looks at the file
-STEP = re.compile(r"(?:\d+|W)\.\d+")
 
 
 def watch_stages(stages: list[Stage | None], following: list[Stage], options: Options,
@@ -145,7 +143,7 @@ class Keys:
         """Say what is next, such as "write step 3.5"; the keys are for that step from now on.
 
         first, or_else: a command to run before it, or in its place."""
-        self.step = next(iter(STEP.findall(to_do)), "")
+        self.step = next(iter(submission.STEP_ID.findall(to_do)), "")
         keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
         to_do = f"{'then ' if first else ''}{to_do} and save{keys}" if to_do else ""
         if lines := list(filter(None, (first, to_do, or_else))):

@@ -60,10 +60,10 @@ class Submission:
     path: Path
     source: bytes | None
     sha256: str | None
-    state: State
-    sentence: str
-    line: int | None
-    blank_steps: tuple[str, ...]
+    state: State = "ready"
+    sentence: str = ""
+    line: int | None = None
+    blank_steps: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()  # empty if the markers are gone or damaged
     unwritten: tuple[tuple[int, int], ...] = ()  # lines of empty blocks in the original template
 
@@ -186,54 +186,54 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
             # The grader may be able to read solutions that the sender of the link cannot.
             raise OSError(errno.ELOOP, "it is a link to a file outside of this folder")
         data = read_regular(path)
-    except FileNotFoundError:
-        return Submission(path, None, None, "missing", f"there is no {path}", None, ())
     except OSError as error:
-        sentence = f"cannot read {path}: {error.strerror}"
-        return Submission(path, None, None, "missing", sentence, None, ())
+        sentence = f"there is no {path}" if isinstance(error, FileNotFoundError) else (
+            f"cannot read {path}: {error.strerror}")
+        return Submission(path, None, None, "missing", sentence)
 
-    digest, source = hashlib.sha256(data).hexdigest(), plain(data)
-
-    blocks, is_template = (), False
-
-    def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
-        file = Submission(path, source, digest, state, sentence, line, tuple(blank),
-                          tuple(regions), blocks)
-        if is_template and not regions and state in ("ready", "syntax_error"):
-            return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
-        return file
-
+    file = Submission(path, plain(data), hashlib.sha256(data).hexdigest())
     if len(data) > MAX_BYTES:
-        return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
+        return replace(file, state="syntax_error", sentence=(
+            f"want a file of at most {MAX_BYTES} bytes; got a longer one"))
     try:
-        text = decode(source)
+        text = decode(file.source)
     except SyntaxError as error:  # without the source, so that it is not decoded again
-        return replace(found("syntax_error", error.msg, error.lineno), source=None)
+        return replace(file, source=None, state="syntax_error", sentence=error.msg,
+                       line=error.lineno)
     blocks, is_template = template.unwritten(text)
-    if is_notebook(text):
-        return found("syntax_error", f"{filename} holds a notebook, and a Python file is wanted: "
-                     "download it as .py (Colab: File, Download; Jupyter: File, Save and Export)")
-    try:
-        tree = syntax_tree(source, filename)
-    except SyntaxError as error:  # includes IndentationError and TabError
-        return found("syntax_error", stranger(text, error.lineno)
-                     or f"{type(error).__name__}: {error.msg}", error.lineno)
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes or absurd nesting
-        return found("syntax_error", f"not Python: {error}")
+    file = _parsed(replace(file, unwritten=blocks), text, entry)
+    if is_template and not file.steps and file.state in ("ready", "syntax_error"):
+        return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
+    return file
 
-    blank = blank_steps(text)
-    if not tree.body or _is_blank_body(tree.body):
-        return found("not_started", f"{filename} is empty", blank=blank)
+
+def _parsed(file: Submission, text: str, entry: str) -> Submission:
+    """The file with what its text says."""
+    name = file.path.name
+
+    def broken(sentence: str, line: int | None = None) -> Submission:
+        return replace(file, state="syntax_error", sentence=sentence, line=line)
+
+    if is_notebook(text):
+        return broken(f"{name} holds a notebook, and a Python file is wanted: download it as .py "
+                      "(Colab: File, Download; Jupyter: File, Save and Export)")
     try:
-        regions = steps(text)
-    except ValueError:  # the student moved the markers; the code decides
-        regions = []
-    if regions and {step.id for step in regions} <= set(blank) and not found(
-            "ready", "", None, blank, regions).left_raises:
-        return found("not_started", f"no step of {filename} is filled in yet", None, blank, regions)
-    if not regions and _is_blank_entry(tree, entry):
-        return found("not_started", f"{entry} in {filename} has no body yet", None, blank)
-    return found("ready", "", None, blank, regions)
+        tree = syntax_tree(file.source, name)
+    except SyntaxError as error:  # includes IndentationError and TabError
+        return broken(stranger(text, error.lineno) or f"{type(error).__name__}: {error.msg}",
+                      error.lineno)
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes or absurd nesting
+        return broken(f"not Python: {error}")
+    blank = blank_steps(text)
+    if _is_blank_body(tree.body):
+        return replace(file, state="not_started", sentence=f"{name} is empty", blank_steps=blank)
+    file = replace(file, blank_steps=blank, steps=tuple(_undamaged(text)))
+    sentence = ""
+    if file.steps and {step.id for step in file.steps} <= set(blank) and not file.left_raises:
+        sentence = f"no step of {name} is filled in yet"
+    elif not file.steps and _is_blank_entry(tree, entry):
+        sentence = f"{entry} in {name} has no body yet"
+    return replace(file, state="not_started", sentence=sentence) if sentence else file
 
 
 def steps(source: str) -> list[Step]:
@@ -273,14 +273,18 @@ def steps(source: str) -> list[Step]:
     return found
 
 
+def _undamaged(source: str) -> list[Step]:
+    """The solution regions; none if the student moved the markers."""
+    try:
+        return steps(source)
+    except ValueError:
+        return []
+
+
 def blank_steps(source: str) -> tuple[str, ...]:
     """Ids of the blank steps, in the order of the file; works without markers, too."""
     rows = lines(source)
-    try:
-        regions = steps(source)
-    except ValueError:
-        regions = []
-    blank = [step.id for step in regions
+    blank = [step.id for step in _undamaged(source)
              if is_blank_text("".join(rows[step.first_line:step.last_line - 1]))]
     # A raise in a comment is a note, not a step.
     stripped = "".join(row for row in rows if not row.lstrip().startswith("#"))

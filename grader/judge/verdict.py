@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -64,8 +65,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                   kernels=tuple(sorted(reply.trace.kernels)), asks=case.asks)
     if finding:
         return _with_layout(describe(check, finding, stage), case)
-    if found := _overwritten(built, reply) or _unsteady(stage, reply) or _kept(reply, exact):
-        id, what, *seen, advice = found
+    for id, what, *seen, advice in _side_effects(stage, built, reply, exact):
         return check.fail("wrong", what, *seen, advice=advice, id=id)
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True)
@@ -204,65 +204,52 @@ def _with_layout(check: Check, case) -> Check:
                    "tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
-def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
-    """-> id, what is wrong, why, and what to try; or nothing.  The same bits in every run: a race
-    seldom moves a number far.
+def _side_effects(stage: Stage, built: Built, reply: Reply, exact: Answer
+                  ) -> Iterator[tuple[str, ...]]:
+    """-> id, what is wrong, perhaps why, and what to try, of what a call that is right does to its
+    inputs, to other calls and to its answer afterwards.
 
-    Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
-    each run was held against the truth, and that must do.
+    Runs must have the same bits, because a race seldom moves a number far; but not in stage 1,
+    where the CPU library may order its sums anew from call to call.
     """
-    first = reply.outputs[0]
-    again = reply.outputs[1:] if stage.needs_triton else []
-    for i, outputs in enumerate(again, start=2):
-        for name, x in outputs.items():
-            if not same_bits(x, first[name]):
-                rows = (x != first[name]).flatten().sum()
-                return ("differs-between-runs",
-                        f"{tensor_name(name)} differs between runs: {int(rows)} of its values are "
-                        f"different in run {i} of the same call.",
-                        "Each run is within the limits, but every run should return the same bits.",
-                        "let each program write its own part of the output, without atomics; "
-                        "no two programs may write the same address.")
-    for name, x in reply.late.items():
-        if not same_bits(x, first[name]):
-            return ("changes-after-return",
-                    f"{tensor_name(name)} changed after the function had returned.",
-                    "return fresh memory from every call, and leave no work running.")
-    return ()
-
-
-def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
-    """-> id, what is wrong, and what to try; or nothing."""
     for name, storage in reply.inputs_after.items():
         if not same_bits(storage, built.call.inputs[name].storage):
-            return ("input-overwritten", f"The call overwrote its input {name}.",
-                    "inputs belong to the caller; write to memory that you allocated.")
+            yield ("input-overwritten", f"The call overwrote its input {name}.",
+                   "inputs belong to the caller; write to memory that you allocated.")
     for name, storage in reply.douts_after.items():
         if not same_bits(storage, built.call.douts[name].storage):
-            return ("input-overwritten",
-                    f"The backward overwrote d{name}, its incoming gradient.",
-                    "it belongs to autograd; write to memory that you allocated.")
-    return ()
-
-
-def _kept(reply: Reply, exact: Answer) -> tuple[str, ...]:
-    """As _overwritten(), of what a call keeps for the next one, which is to be nothing."""
+            yield ("input-overwritten", f"The backward overwrote d{name}, its incoming gradient.",
+                   "it belongs to autograd; write to memory that you allocated.")
+    first, *again = reply.outputs
+    for run, outputs in enumerate(again if stage.needs_triton else (), start=2):
+        for name, x in outputs.items():
+            if not same_bits(x, first[name]):
+                yield ("differs-between-runs", f"{tensor_name(name)} differs between runs: "
+                       f"{int((x != first[name]).sum())} of its values are different in run {run} "
+                       "of the same call.",
+                       "Each run is within the limits, but every run should return the same bits.",
+                       "let each program write its own part of the output, without atomics; "
+                       "no two programs may write the same address.")
+    for name, x in reply.late.items():
+        if not same_bits(x, first[name]):
+            yield ("changes-after-return",
+                   f"{tensor_name(name)} changed after the function had returned.",
+                   "return fresh memory from every call, and leave no work running.")
     for name, x in reply.restrided.items():
         if not exact.judge(name, x).accepted:
-            return ("strides-kept", f"The first call is right. A second one with the same numbers "
-                    f"and other strides makes {tensor_name(name)} wrong.",
-                    "take the strides from the tensors of each call; keep nothing by shape.")
+            yield ("strides-kept", "The first call is right. A second one with the same numbers "
+                   f"and other strides makes {tensor_name(name)} wrong.",
+                   "take the strides from the tensors of each call; keep nothing by shape.")
     for name, x in reply.grads_again.items():
         if not exact.judge("d_" + name, x).accepted:
-            return ("gradients-change", f"d{name} is right at first, but wrong when the backward "
-                    "of the same call runs again (retain_graph=True) after other calls.",
-                    "save what the backward needs in new memory for every call, and do not "
-                    "change it in the backward.")
+            yield ("gradients-change", f"d{name} is right at first, but wrong when the backward of "
+                   "the same call runs again (retain_graph=True) after other calls.",
+                   "save what the backward needs in new memory for every call, and do not change "
+                   "it in the backward.")
     for name, x in reply.grads_late.items():
         if not same_bits(x, reply.grads[name]):
-            return ("gradients-change", f"d{name} changed after the backward had returned it, when "
-                    "another backward ran.", "return fresh memory from every backward.")
-    return ()
+            yield ("gradients-change", f"d{name} changed after the backward had returned it, when "
+                   "another backward ran.", "return fresh memory from every backward.")
 
 
 def _is_stale(earlier: Answer, reply: Reply) -> bool:
