@@ -182,67 +182,61 @@ def test_a_stage_that_visits_tiles_in_vain_has_a_step_to_look_at(course):
                 "--watch\n") in stream.getvalue() and keys.step == "4.2"
 
 
-@pytest.mark.parametrize("checks, graded", [([], [4, 5]), ([WASTED], [4])])
-def test_the_next_problem_is_watched_once_nothing_is_left_to_do(
-        course, monkeypatch, checks, graded):
-    asked = []
+@pytest.fixture
+def watched(monkeypatch):
+    """watched(stages, following, options, outcome_of) -> what was graded up to the first pause, and
+    said.  outcome_of(stage, options): its result."""
+    def run(stages, following, options, outcome_of):
+        asked = []
 
-    def grade_stage(stage, options, reporter):
-        asked.append(stage.number)
-        return StageResult(stage.number, "x", 100, "pass" if stage.number == 4 else "not_started",
-                           checks=checks)
-    monkeypatch.setattr(watching, "grade_stage", grade_stage)
-    end_at_the_first_pause(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        watch_stages([STAGES[4]], list(STAGES.values()), course, Reporter(io.StringIO()))
+        def grade_stage(stage, options, reporter):
+            asked.append(stage.number)
+            return outcome_of(stage, options)
+
+        def exercises(options, reporter, then):
+            asked.append("warm-ups")
+            then("")
+            return 0
+
+        def pause(keys, seconds):
+            raise KeyboardInterrupt
+        monkeypatch.setattr(Keys, "pause", pause)
+        monkeypatch.setattr(warmups, "grade", exercises)
+        monkeypatch.setattr(watching, "grade_stage", grade_stage)
+        monkeypatch.setattr(watching, "spare_worker", lambda stage, options: SimpleNamespace(
+            close=lambda: None))
+        said = io.StringIO()
+        with pytest.raises(KeyboardInterrupt):
+            watch_stages(stages, following, options, Reporter(said))
+        return asked, said.getvalue()
+    return run
+
+
+@pytest.mark.parametrize("first, checks, graded", [
+    (STAGES[4], [], [4, 5]), (STAGES[4], [WASTED], [4]), (None, [], ["warm-ups", 1])])
+def test_the_next_problem_is_watched_once_nothing_is_left_to_do(
+        course, watched, first, checks, graded):
+    asked, _ = watched([first], list(STAGES.values()), course, lambda stage, options: StageResult(
+        stage.number, "x", 100, "pass" if stage.number == 4 else "not_started", checks=checks))
     assert asked == graded
 
 
-def test_a_page_is_served_while_the_watch_lasts_and_its_address_is_said(course, monkeypatch):
+def test_a_page_is_served_while_the_watch_lasts_and_its_address_is_said(
+        course, watched, monkeypatch):
     for name in BROWSERS:
         monkeypatch.delenv(name, raising=False)
     page, found = ServedPage(course.directory), []
 
-    def grade_stage(stage, options, reporter):
+    def shown(stage, options):
         result = StageResult(stage.number, stage.title, 100, "wrong")
         options.page.show(stage, result, submission.read(options.directory, stage.filename, ""))
         with urllib.request.urlopen(options.page.address) as answer:
             found.append(answer.read().decode())
         return result
-    monkeypatch.setattr(watching, "grade_stage", grade_stage)
-    end_at_the_first_pause(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        watch_stages([STAGES[4]], [], replace(course, page=page), Reporter(said := io.StringIO()))
-    assert "<small>Problem 4</small>" in found[0] and page.address in said.getvalue()
+    _, said = watched([STAGES[4]], [], replace(course, page=page), shown)
+    assert "<small>Problem 4</small>" in found[0] and page.address in said
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(page.address)
-
-
-def test_after_the_warm_ups_comes_problem_1(course, monkeypatch):
-    asked = []
-
-    def exercises(options, reporter, then):
-        asked.append("warm-ups")
-        then("")
-        return 0
-
-    def grade_stage(stage, options, reporter):
-        asked.append(stage.number)
-        return StageResult(stage.number, "x", 100, "wrong")
-    monkeypatch.setattr(warmups, "grade", exercises)
-    monkeypatch.setattr(watching, "grade_stage", grade_stage)
-    end_at_the_first_pause(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        watch_stages([None], list(STAGES.values()), course, Reporter(io.StringIO()))
-    assert asked == ["warm-ups", 1]
-
-
-def end_at_the_first_pause(monkeypatch):
-    def pause(keys, seconds):
-        raise KeyboardInterrupt
-    monkeypatch.setattr(Keys, "pause", pause)
-    monkeypatch.setattr(watching, "spare_worker", lambda stage, options: SimpleNamespace(
-        close=lambda: None))
 
 
 @pytest.mark.parametrize("stdin", [None, os.devnull])

@@ -62,21 +62,13 @@ def test_a_folder_in_place_of_the_file_is_missing_and_says_why(tmp_path):
     assert found.state == "missing" and "directory" in found.sentence
 
 
-def test_a_solved_file_is_ready_and_hashed(tmp_path):
-    found = submission(tmp_path, TWO_STEPS)
-    assert (found.state, found.blank_steps) == ("ready", ())
-    assert found.source == TWO_STEPS.encode()
+@pytest.mark.parametrize(("text", "state", "blank"), [
+    (TWO_STEPS, "ready", ()), (BLANK_1, "ready", ("4.1",)),
+    (BLANK_BOTH, "not_started", ("4.1", "4.2"))])
+def test_a_file_is_hashed_and_started_with_its_first_step(tmp_path, text, state, blank):
+    found = submission(tmp_path, text)
+    assert (found.state, found.blank_steps, found.source) == (state, blank, text.encode())
     assert found.sha256 == hashlib.sha256(found.source).hexdigest()
-
-
-def test_a_half_filled_file_is_ready_and_names_its_blank_step(tmp_path):
-    found = submission(tmp_path, BLANK_1)
-    assert (found.state, found.blank_steps) == ("ready", ("4.1",))
-
-
-def test_a_file_with_only_blank_steps_is_not_started(tmp_path):
-    found = submission(tmp_path, BLANK_BOTH)
-    assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
 
 
 def test_a_step_says_which_earlier_one_it_is_a_copy_of(tmp_path):
@@ -161,19 +153,15 @@ def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_
     assert (found.blank_steps, found.unreached) == (("4.2",), ())
 
 
-@pytest.mark.parametrize("body", [
-    "", "    pass", "    ...", "    # a note", '    raise NotImplementedError("step 4.1")',
-    "    raise NotImplementedError", '    """a thought"""',
-])
-def test_every_way_of_leaving_a_step_blank_counts(tmp_path, body):
+@pytest.mark.parametrize(("body", "state"), [
+    *((body, "not_started") for body in (
+        "", "    pass", "    ...", "    # a note", '    raise NotImplementedError("step 4.1")',
+        "    raise NotImplementedError", '    """a thought"""')),
+    *((body, "ready") for body in ("    x = 1", "    raise ValueError", "    pass\n    x = 1"))])
+def test_every_way_of_leaving_a_step_blank_counts_and_anything_else_is_a_start(
+        tmp_path, body, state):
     text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
-    assert submission(tmp_path, text).state == "not_started"
-
-
-@pytest.mark.parametrize("body", ["    x = 1", "    raise ValueError", "    pass\n    x = 1"])
-def test_anything_else_in_a_step_is_a_start(tmp_path, body):
-    text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
-    assert submission(tmp_path, text).state == "ready"
+    assert submission(tmp_path, text).state == state
 
 
 @pytest.mark.parametrize(("text", "state"), [
@@ -186,14 +174,10 @@ def test_anything_else_in_a_step_is_a_start(tmp_path, body):
     ("class entry:\n    def forward(ctx):\n        return 1\n", "ready"),
     ("def entry(x):\n    return x\n", "ready"), ("def other(x):\n    pass\n", "ready"),
     ("entry = print\n", "ready"),
+    (TWO_STEPS.replace("    # END SOLUTION 4.1\n", ""), "ready"),  # moved about
 ])
 def test_a_file_without_markers_is_judged_by_its_entry_point(tmp_path, text, state):
     assert submission(tmp_path, text).state == state
-
-
-def test_a_file_whose_markers_were_moved_about_is_judged_by_its_code(tmp_path):
-    found = submission(tmp_path, TWO_STEPS.replace("    # END SOLUTION 4.1\n", ""))
-    assert found.state == "ready"
 
 
 def test_a_blank_step_is_named_even_without_its_markers(tmp_path):
