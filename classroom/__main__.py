@@ -307,7 +307,6 @@ def spread(arguments, cluster: str = "slurm") -> int:
     from classroom.book import reports, to_look_at
 
     progress = Progress()
-    arguments.out.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         failed = slurm.spread(arguments, progress.live, cluster)
     except KeyboardInterrupt:

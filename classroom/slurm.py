@@ -54,6 +54,7 @@ def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> lis
         raise ValueError('--slurm: want submitit installed (pip install -e ".[classroom]"); got '
                          "none") from None
     options = cluster_options(arguments.slurm_option)
+    arguments.out.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = arguments.out.resolve() / "slurm"
     try:
         logs.mkdir(exist_ok=True)

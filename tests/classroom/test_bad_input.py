@@ -56,6 +56,17 @@ def place(tmp_path, monkeypatch):
     (f"{GRADE} --jobs many", "", "invalid int value: 'many'"),
     (f"{GRADE} --stage-timeout inf", "", "--stage-timeout: want a number above 0"),
     (f"{GRADE} --stages 7-1", "", "--stages: want stages such as 1-7 or 3,4; got 7-1"),
+    (f"{GRADE} --stages 0-3", "", "--stages: want stages of 1-9; got 0-3"),
+    (f"{GRADE} --jobs 0", "", "--jobs: want 1 or more; got 0"),
+    (f"{GRADE} --seed -1", "", r"--seed: want 0 to 2\^48 - 1; got -1"),
+    (f"{GRADE} --timeout nan", "", "--timeout: want a number above 0; got nan"),
+    (f"{GRADE} --worker-user no-such-account", "", "want an account"),
+    (f"grade class --out class {CPU}", "", "want a folder apart from the submissions"),
+    (f"grade class --out class/out {CPU}", "", "want a folder apart from the submissions"),
+    (f"grade class --out . {CPU}", "", "want a folder apart from the submissions"),
+    (f"{GRADE} --slurm -1", "", "--slurm: want 1 task or more; got -1"),
+    (f"{GRADE} --slurm-option mem=8G", "", "--slurm-option: want it with --slurm"),
+    (f"{GRADE} --slurm 2 --slurm-option =x", "", "want one such as partition=gpu; got '=x'"),
     # tables and TOML
     (f"{GRADE} --roster folder", "", "--roster: want a table, a .csv; got folder"),
     (f"{GRADE} --roster given.csv", "", "--roster: want some of the columns .*; got nothing"),
@@ -92,6 +103,10 @@ def place(tmp_path, monkeypatch):
     ("gradebook results --nbgrader /proc/x.csv", "", "want a file that can be .*; got /proc/x.csv"),
     ("gradebook results --check50 results/students", "", "want a new file, or one .*; got results"),
     ("gradebook results --check50 file", "", "Not a directory: file"),
+    ("gradebook results --canvas gone.csv", "", "--canvas: want a table, a .csv; got gone.csv"),
+    ("gradebook results --canvas results/canvas.csv", "", "want the exported file"),
+    ("gradebook results --moodle moodle.csv --scale 0", "", "--scale: want a number above 0"),
+    ("gradebook results --canvas canvas.csv", "", r"--column: want one of Essay \(11\); .* none"),
     # leaderboard and kit
     ("leaderboard gone --out board", "", "RESULTS: want the folder that `grade` wrote"),
     ("leaderboard results --out board --verify -1", "", "--verify: want 0 or more; got -1"),
@@ -101,6 +116,13 @@ def place(tmp_path, monkeypatch):
     ("kit gradescope --out canvas.csv", "", "want a new file, or one that this command wrote"),
     ("kit gradescope --out /proc/kit.zip", "", "want a file that can be written; got /proc/kit"),
     ("kit classroom50 --out folder", "", "--out: want a new folder in a folder that exists"),
+    ("kit gradescope --out no/folder/kit.zip", "", "--out: want a file in a folder that exists"),
+    ("kit gradescope --out new.zip --minutes 1", "", "--minutes: want 2 or more; got 1"),
+    ("kit gradescope --out new.zip --minutes nan", "", "--minutes: want 2 or more; got nan"),
+    ("kit gradescope --out new.zip --stages 12", "", "--stages: want stages of 1-9; got 12"),
+    ("kit gradescope --out new.zip --policy gone", "", "--policy: want a policy.toml; got gone"),
+    ("kit gradescope --out new.zip --cases gone", "", "--cases: want a file of cases"),
+    ("kit classroom50 --out new --cases given.csv", "", "--cases: want it for gradescope only"),
 ])
 def test_bad_input_is_said_and_nothing_is_touched(place, capsys, monkeypatch, words, given, says):
     monkeypatch.setattr("classroom.machine._gpus", list)

@@ -594,12 +594,6 @@ def test_an_index_that_is_none(tmp_path, name, contents, says):
         gather(tmp_path / name)
 
 
-def test_a_folder_of_problem_files_is_one_students(tmp_path):
-    make(tmp_path, {".": ANNA})
-    with pytest.raises(ValueError, match="want a folder per student"):
-        gather(tmp_path)
-
-
 def test_every_name_has_a_file_name_of_its_own_that_stays_in_its_folder():
     names = ["anna", "Anna", "a/b", "a%2Fb", "..", ".", " ", "Łódź, Ewa", "x" * 300,
              "x" * 301, "a\nb", "a\udcffb", "con", "-rf"]

@@ -257,38 +257,6 @@ def test_a_change_of_policy_grades_nothing_again(tmp_path):
     assert (tmp_path / "out/grades.csv").read_bytes() == grades
 
 
-# ------------------------------------------------------------------------- usage
-@pytest.mark.parametrize(("options", "says"), [
-    (["--jobs", "0"], "--jobs: want 1 or more"),
-    (["--seed", "-1"], "--seed: want 0 to 2^48 - 1"),
-    (["--policy", "gone"], "--policy: want a policy.toml"),
-    (["--roster", "gone"], "--roster: want a table"),
-    (["--timeout", "nan"], "--timeout: want a number"),
-    (["--stages", "0-3"], "--stages: want"),
-    (["--stages", "12"], "--stages: want"),
-    (["--worker-user", "no-such-account"], "want an account"),
-])
-def test_bad_options_are_refused_before_anything_is_graded(tmp_path, monkeypatch, capsys, options,
-                                                           says):
-    make(tmp_path / "in", {"anna": {2: "x"}})
-    assert program(monkeypatch, tmp_path)(*options) == 2
-    assert says in capsys.readouterr().err and not list(tmp_path.glob("out/graded/*"))
-
-
-@pytest.mark.parametrize("out", ["in", "in/out", "."])
-def test_results_do_not_lie_among_the_submissions(tmp_path, monkeypatch, capsys, out):
-    make(tmp_path / "in", {"anna": {2: "x"}})
-    assert program(monkeypatch, tmp_path)("--out", tmp_path / out) == 2
-    assert "want a folder apart from the submissions" in capsys.readouterr().err
-
-
-def test_results_that_cannot_be_written_are_refused(tmp_path, monkeypatch, capsys):
-    make(tmp_path / "in", {"anna": {2: "x"}})
-    (tmp_path / "out").write_text("a file")
-    assert program(monkeypatch, tmp_path)() == 2
-    assert "--out: want a folder that can be written to" in capsys.readouterr().err
-
-
 def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
     make(tmp_path / "class", {"anna": {2: "x = 1\n" * 20_000}})
     (tmp_path / "out").mkdir()

@@ -178,18 +178,6 @@ def test_nothing_is_written_where_it_is_not_clear(run, tmp_path, graded, exporte
     assert code == 2 and re.search(says, said) and files == {}
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    (["--canvas", "gone.csv"], "--canvas: want a table, a .csv; got gone.csv"),
-    (["--canvas", "{out}/canvas.csv"], "want the exported file"),
-    (["--moodle", "{export}", "--scale", "0"], "--scale: want a number above 0"),
-    (["--canvas", "{export}"], "--column: want one of Essay [(]11[)]; Flash.*; got none"),
-])
-def test_bad_options_are_refused(run, tmp_path, options, says):
-    words = [word.format(out=tmp_path / "out", export=tmp_path / "export.csv") for word in options]
-    code, said, files = run([ANNA], *words, exported=CANVAS)
-    assert code == 2 and re.search(says, said) and files == {}
-
-
 def test_results_of_another_version_are_refused(run, tmp_path):
     code, said, files = run([ANNA | {"format": 1}], "--nbgrader", tmp_path / "x.csv")
     assert code == 2 and "wrote, of this version; got" in said

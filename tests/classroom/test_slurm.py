@@ -87,19 +87,6 @@ def test_options_go_to_the_cluster_and_the_others_to_every_task(tmp_path):
     assert own.submissions.is_absolute() and own.out.is_absolute() and own.stages == "2-3"
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    (["--slurm", "-1"], "want 1 task or more"),
-    (["--slurm-option", "mem=8G"], "want it with --slurm"),
-    (["--slurm", "2", "--slurm-option", "=x"], "want one such as partition=gpu"),
-    (["--slurm", "2", "--slurm-option", "a b"], "want one such as partition=gpu"),
-])
-def test_bad_options_are_refused(tmp_path, capsys, options, says):
-    make(tmp_path / "class", CLASS)
-    words = ["grade", str(tmp_path / "class"), "--out", str(tmp_path / "out"), *options]
-    assert program.main(words) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_where_there_is_no_slurm_it_says_so(tmp_path, capsys, monkeypatch):
     make(tmp_path / "class", CLASS)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -154,15 +154,3 @@ def test_the_zip_has_what_the_platform_looks_for_at_its_root(tmp_path):
         modes = {name: archive.getinfo(name).external_attr >> 16 for name in archive.namelist()}
     assert modes["setup.sh"] & 0o111 and modes["run_autograder"] & 0o111
     assert not any(name.startswith("course/problem_") for name in modes), "no solutions"
-
-
-@pytest.mark.parametrize("option, value", [
-    ("--minutes", "1"), ("--minutes", "nan"), ("--stages", "12"), ("--policy", "nowhere.toml"),
-    ("--cases", "nowhere.toml"), ("--out", "no/such/folder/kit.zip")])
-def test_what_makes_no_kit_is_said_and_nothing_written(tmp_path, capsys, monkeypatch, option,
-                                                       value):
-    monkeypatch.chdir(tmp_path)
-    given = {"--out": "kit.zip"} | {option: value}
-    assert program.main(["kit", "gradescope", *(word for pair in given.items()
-                                                for word in pair)]) == 2
-    assert f"{option}: want " in capsys.readouterr().err and not list(tmp_path.iterdir())
