@@ -49,22 +49,15 @@ def test_what_is_late_says_both_times_and_their_zones():
     assert "2026-12-01 14:00 without a zone; the deadline was" in made["late"]
 
 
-def test_a_persons_word_is_not_reduced():
-    made = report(25)
-    policy.apply(made, policy.Policy(late=RULES), [policy.Override("anna", 4, 95.0, "was ill")])
-    assert made["points"] == 95.0 and made["late_days"] == 2
-
-
-def test_who_is_late_by_an_unknown_time_is_for_a_person_to_look_at():
-    made = report(None, marked_late=True)
-    policy.apply(made, policy.Policy(late=RULES))
-    assert made["points"] == 100.0 and "not how late" in made["notes"][0]
-
-
-def test_without_a_deadline_nobody_is_late():
-    made = report(1000, marked_late=True)
-    policy.apply(made, policy.Policy())
-    assert (made["points"], made["late_days"], made["notes"]) == (100.0, None, [])
+@pytest.mark.parametrize(("hours", "rules", "words", "points", "days", "notes"), [
+    (25, RULES, [policy.Override("anna", 4, 95.0, "was ill")], 95.0, 2, []),  # not reduced
+    (None, RULES, [], 100.0, None, [late.UNKNOWN]),
+    (1000, None, [], 100.0, None, [])])
+def test_a_persons_word_an_unknown_time_and_no_deadline_cost_nothing(hours, rules, words, points,
+                                                                    days, notes):
+    made = report(hours, marked_late=True)
+    policy.apply(made, policy.Policy(late=rules), words)
+    assert (made["points"], made["late_days"], made["notes"]) == (points, days, notes)
 
 
 @pytest.mark.parametrize(("text", "time"), [

@@ -33,17 +33,25 @@ def test_a_wrong_gradient_is_wrong_though_the_output_is_right():
     assert check.lines[-1].startswith("look at step 8.17; more: ")
 
 
-@pytest.mark.parametrize("change, said", [
-    (lambda reply: reply.outputs[1]["o"][0, 0, 0, 0].add_(2.0**-11), "differs between runs"),
-    (lambda reply: reply.late["o"][0, 0, 0, 0].add_(1), "changed after"),
-    (lambda reply: reply.inputs_after["k"][70].zero_(), "overwrote its input k"),
-    (lambda reply: reply.douts_after["o"][0].add_(1), "The backward overwrote do")])
-def test_a_right_answer_that_does_not_stay_or_changes_what_it_was_given_is_wrong(change, said):
+@pytest.mark.parametrize("change, id, said", [
+    (lambda reply: reply.outputs[1]["o"][0, 0, 0, 0].add_(2.0**-11),
+     "differs-between-runs", "differs between runs"),
+    (lambda reply: reply.late["o"][0, 0, 0, 0].add_(1), "changes-after-return", "changed after"),
+    (lambda reply: reply.inputs_after["k"][70].zero_(),
+     "input-overwritten", "overwrote its input k"),
+    (lambda reply: reply.douts_after["o"][0].add_(1),
+     "input-overwritten", "The backward overwrote do"),
+    (lambda reply: reply.restrided["o"].mul_(1.1), "strides-kept", "makes o wrong"),
+    (lambda reply: reply.grads_again.update(q=1.1 * reply.grads["q"]),
+     "gradients-change", "when the backward of the same call runs again"),
+    (lambda reply: reply.grads_late.update(q=1.1 * reply.grads["q"]),
+     "gradients-change", "changed after the backward had returned it")])
+def test_a_right_call_that_changes_what_it_was_given_or_has_returned_is_wrong(change, id, said):
     built, reply = answered(replace(PLAIN, repeats=2, grads=("q",)))
     assert judged(built, reply).outcome == "pass"
     change(reply)
     check = judged(built, reply)
-    assert check.outcome == "wrong" and said in check.lines[0]
+    assert (check.outcome, check.diagnosis["id"]) == ("wrong", id) and said in check.lines[0]
 
 
 @pytest.mark.parametrize("stage, name", [(2, "x"), (4, "k")])
@@ -118,25 +126,12 @@ def test_an_access_outside_points_at_the_steps_of_its_address_unless_they_are_re
     assert check.diagnosis["step"] == (step if step == "3.1" else None)
 
 
-@pytest.mark.parametrize("kept, name, id", [
-    ("restrided", "o", "strides-kept"), ("grads_again", "q", "gradients-change"),
-    ("grads_late", "q", "gradients-change")])
-def test_what_an_earlier_call_shows_in_is_wrong_and_has_a_name(kept, name, id):
-    built, reply = answered(replace(PLAIN, repeats=2, grads=("q",)))
-    assert judged(built, reply).outcome == "pass"
-    getattr(reply, kept)[name] = getattr(reply, kept)[name] * 1.1
-    check = judged(built, reply)
-    assert (check.outcome, check.diagnosis["id"]) == ("wrong", id)
-
-
-def test_an_answer_kept_from_an_earlier_call_is_rejected():
+@pytest.mark.parametrize("answer, outcome", [
+    (lambda reply: reply.outputs[0], "rejected"),  # kept from the first call
+    (lambda reply: {"o": reply.refilled["o"] * 1.04}, "wrong")])
+def test_a_refilled_call_is_judged_by_its_own_numbers(answer, outcome):
     built, reply = answered(replace(PLAIN, refill=True))
-    reply.refilled = reply.outputs[0]
+    reply.refilled = answer(reply)
     check = judged(built, reply)
-    assert check.outcome == "rejected" and "earlier call" in check.lines[0]
-
-
-def test_a_refilled_call_that_is_merely_wrong_is_wrong():
-    built, reply = answered(replace(PLAIN, refill=True))
-    reply.refilled["o"] = reply.refilled["o"] * 1.04
-    assert judged(built, reply).outcome == "wrong"
+    assert check.outcome == outcome
+    assert ("answer of an earlier call" in check.lines[0]) == (outcome == "rejected")
