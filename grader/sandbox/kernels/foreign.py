@@ -17,28 +17,25 @@ TILES = {  # Python functions -> what to write instead; {0}: the first argument
     "any": "tl.max({0}, axis=0) of 0 and 1", "all": "tl.min({0}, axis=0) of 0 and 1",
     "sorted": "tl.sort({0})", "pow": "x * x, or tl.exp2(x) for 2 to the x",
 }
-SAME = {  # functions of PyTorch, NumPy and math that have another name in tl
+SAME = {  # functions and methods of PyTorch, NumPy and math that have another name in tl
     "max": "tl.max({0}, axis=1)", "amax": "tl.max({0}, axis=1)", "min": "tl.min({0}, axis=1)",
-    "sum": "tl.sum({0}, axis=1)", "matmul": "tl.dot({all})", "mm": "tl.dot({all})",
-    "bmm": "tl.dot({all})", "dot": "tl.dot({all})", "transpose": "tl.trans({0})",
-    "arange": "tl.arange(0, {last})", "ones": "tl.full({0}, 1.0, tl.float32)",
-    "zeros": "tl.zeros([rows, columns], tl.float32)", "empty": "tl.zeros([rows, columns], "
-    "tl.float32)", "full": "tl.full([rows, columns], value, tl.float32)",
-    "tensor": "tl.full([rows, columns], value, tl.float32)", "mean": "tl.sum({0}, axis=1) / N",
-    "inf": 'float("-inf")', "pow": "x * x, or tl.exp2(x) for 2 to the x",
-    "sqrt": "tl.sqrt({0})", "ceil": "tl.cdiv(a, b), a / b rounded up",
-}
-METHODS = {  # of PyTorch's tensors
-    "float": "{0}.to(tl.float32)", "half": "{0}.to(tl.float16)", "int": "{0}.to(tl.int32)",
-    "bfloat16": "{0}.to(tl.bfloat16)", "long": "{0}.to(tl.int64)", "type": "{0}.to(dtype)",
-    "masked_fill": "tl.where(condition, value, {0})", "transpose": "tl.trans({0})",
-    "mT": "tl.trans({0})", "t": "tl.trans({0})", "H": "tl.trans({0})",
+    "sum": "tl.sum({0}, axis=1)", "mean": "tl.sum({0}, axis=1) / N", "matmul": "tl.dot({all})",
+    "mm": "tl.dot({all})", "bmm": "tl.dot({all})", "dot": "tl.dot({all})",
+    "transpose": "tl.trans({0})", "mT": "tl.trans({0})", "t": "tl.trans({0})",
+    "H": "tl.trans({0})", "arange": "tl.arange(0, {last})",
+    "ones": "tl.full({0}, 1.0, tl.float32)", "zeros": "tl.zeros([rows, columns], tl.float32)",
+    "empty": "tl.zeros([rows, columns], tl.float32)", "inf": 'float("-inf")',
+    "full": "tl.full([rows, columns], value, tl.float32)",
+    "tensor": "tl.full([rows, columns], value, tl.float32)",
+    "pow": "x * x, or tl.exp2(x) for 2 to the x", "sqrt": "tl.sqrt({0})",
+    "ceil": "tl.cdiv(a, b), a / b rounded up", "float": "{0}.to(tl.float32)",
+    "half": "{0}.to(tl.float16)", "bfloat16": "{0}.to(tl.bfloat16)", "int": "{0}.to(tl.int32)",
+    "long": "{0}.to(tl.int64)", "type": "{0}.to(dtype)",
+    "masked_fill": "tl.where(condition, value, {0})",
     "unsqueeze": "{0}[:, None] for a column, {0}[None, :] for a row",
-    "size": "{0}.shape[0]", "dim": "len({0}.shape)", "amax": "tl.max({0}, axis=1)",
-    "mean": "tl.sum({0}, axis=1) / N", "matmul": "tl.dot({0}, ...)", "mm": "tl.dot({0}, ...)",
-    "item": "{0} itself", "clone": "{0} + 0", "contiguous": "{0} itself", "lt": "{0} < ...",
-    "le": "{0} <= ...", "gt": "{0} > ...", "ge": "{0} >= ...", "eq": "{0} == ...",
-    "copy_": "tl.store", "fill_": "tl.full",
+    "size": "{0}.shape[0]", "dim": "len({0}.shape)", "item": "{0} itself", "clone": "{0} + 0",
+    "contiguous": "{0} itself", "lt": "{0} < ...", "le": "{0} <= ...", "gt": "{0} > ...",
+    "ge": "{0} >= ...", "eq": "{0} == ...", "copy_": "tl.store", "fill_": "tl.full",
 }
 LIBRARIES = {"torch": "PyTorch's tensors", "np": "NumPy's arrays", "numpy": "NumPy's arrays",
              "math": "single numbers of Python"}
@@ -170,12 +167,13 @@ def _attribute(node, said: str) -> str:
         return ""
     value, shown = ast.unparse(node.value), _short(node)
     if value in ("tl", "triton.language"):
-        meant = SAME.get(name) or next((f"tl.{one}" for one in difflib.get_close_matches(
-            name, _language(), 1, 0.7)), "")
-        return f"`{shown}`: there is no such function." + f" Write {meant}" * bool(meant)
-    meant = METHODS.get(name) or (f"tl.{name}({{0}}, ...)" if name in _language() else "")
-    return (f"`{shown}`: PyTorch tensors have that, and this is a tile."
-            + (" Write " + meant.format(value)) * bool(meant))
+        said, value = f"`{shown}`: there is no such function.", "x"
+        near = [f"tl.{one}" for one in difflib.get_close_matches(name, _language(), 1, 0.7)]
+    else:
+        said = f"`{shown}`: PyTorch tensors have that, and this is a tile."
+        near = [f"tl.{name}({{0}}, ...)"] if name in _language() else []
+    meant = SAME.get(name) or next(iter(near), "")
+    return said + f" Write {meant}".format(value, all=f"{value}, ...", last="BLOCK") * bool(meant)
 
 
 def _fraction(path: str, line: int, statement, said: str) -> tuple[int, str] | None:

@@ -41,6 +41,7 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
     ("3.4", MASKED, 's[keep == 0] = float("-inf")', "Write s = tl.where(condition, value, s)"),
     ("3.4", MASKED, 's = s.masked_fill(keep, float("-inf"))', "tl.where(condition, value, s)"),
     ("3.4", "tl.trans(k)", "k.transpose(0, 1)", "Write tl.trans(k)"),
+    ("3.4", "tl.dot(q, tl.trans(k))", "tl.matmul(q, tl.trans(k))", "Write tl.dot(x, ...)"),
     ("3.1", "query = start_m + tl.arange(0, BLOCK_M)", "query = start_m + torch.arange(0, BLOCK_M)",
      "Write tl.arange(0, BLOCK_M)"),
     ("3.1", "start_m + tl.arange(0, BLOCK_M)", "[start_m + i for i in range(BLOCK_M)]",
