@@ -67,40 +67,8 @@ class _Properties(SimpleNamespace):
     properties that it lacks."""
 
 
-class _Driver:
+class _Driver(SimpleNamespace):
     """In place of Triton's CUDA driver: it names a target and launches nothing."""
-
-    def __init__(self, capability: int):
-        from triton.backends.compiler import GPUTarget
-
-        self.capability = capability
-        self.target = GPUTarget("cuda", capability, 32)
-        self.utils = SimpleNamespace(get_device_properties=lambda device: {
-            "max_shared_mem": SHARED_BYTES.get(capability, 101376), "multiprocessor_count": 132,
-            "warpSize": 32, "max_num_regs": 65536, "sm_clock_rate": 1755000,
-            "mem_clock_rate": 2619000, "mem_bus_width": 5120,
-        })
-
-    def get_current_target(self):
-        return self.target
-
-    def get_current_device(self):
-        return 0
-
-    def set_current_device(self, device):
-        pass
-
-    def get_current_stream(self, device=0):
-        return 0
-
-    def get_device_capability(self, device=0):
-        return divmod(self.capability, 10)
-
-    def get_active_torch_device(self):
-        return _GPU
-
-    def get_device_interface(self):
-        return torch.cuda
 
 
 class Tuning:
@@ -215,8 +183,18 @@ def install(capability: int) -> None:
 
     try:
         import triton
+        from triton.backends.compiler import GPUTarget
         from triton.runtime.autotuner import Autotuner
     except ImportError:  # stage 1 needs no Triton
         return
-    triton.runtime.driver.set_active(_Driver(capability))
+    target = GPUTarget("cuda", capability, 32)
+    triton.runtime.driver.set_active(_Driver(
+        get_current_target=lambda: target, get_current_device=lambda: 0,
+        set_current_device=lambda device: None, get_current_stream=lambda device=0: 0,
+        get_device_capability=lambda device=0: (major, minor),
+        get_active_torch_device=lambda: _GPU, get_device_interface=lambda: torch.cuda,
+        utils=SimpleNamespace(get_device_properties=lambda device: {
+            "max_shared_mem": SHARED_BYTES.get(capability, 101376), "multiprocessor_count": 132,
+            "warpSize": 32, "max_num_regs": 65536, "sm_clock_rate": 1755000,
+            "mem_clock_rate": 2619000, "mem_bus_width": 5120})))
     Autotuner.run = _without_a_clock
