@@ -246,7 +246,7 @@ def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
 
 
 class _Launched:
-    """A right kernel of stage 2's backward, in PyTorch, for as many programs as the grid has."""
+    """A right kernel of stage 2's backward, in PyTorch."""
 
     def __init__(self, name: str, function, kind: str):
         self.name, self.signature, self.kind = name, inspect.signature(function), kind
@@ -257,7 +257,7 @@ class _Launched:
             programs = grid(vars(given)) if callable(grid) else grid
             programs = tuple(programs) if isinstance(programs, tuple | list) else (programs,)
             self.check(given, programs)
-            self.run(given, int(programs[0]))
+            self.run(given)
         return launch
 
     def check(self, given: SimpleNamespace, programs: tuple[int, ...]) -> None:
@@ -277,21 +277,16 @@ class _Launched:
                 raise ValueError(f"{self.name} is handed {name}={handed}, and along that axis "
                                  f"{name[len('stride_'):-1]} has the stride {tensor.stride(axis)}")
 
-    def run(self, given: SimpleNamespace, programs: int) -> None:
-        M, N, BM, BN = given.M, given.N, given.BLOCK_M, given.BLOCK_N
-        dy = torch.as_strided(given.dy_ptr, (M,), (given.stride_dym,))
+    def run(self, given: SimpleNamespace) -> None:
+        M, N = given.M, given.N
+        dy = torch.as_strided(given.dy_ptr, (M,), (given.stride_dym,)).double()
         if self.kind == "dw":
             x = torch.as_strided(given.x_ptr, (M, N), (given.stride_xm, given.stride_xn))
-            wide = min(N, programs * BN)
-            torch.as_strided(given.dw_ptr, (wide,), (1,)).copy_((dy.double() @ x.double())[:wide])
-            return
-        w = torch.as_strided(given.w_ptr, (N,), (given.stride_wn,))
-        dx = torch.as_strided(given.dx_ptr, (M, N), (given.stride_dxm, given.stride_dxn))
-        across = -(-N // BN)
-        for program in range(min(programs, across * -(-M // BM))):
-            m = slice(program // across * BM, (program // across + 1) * BM)
-            n = slice(program % across * BN, (program % across + 1) * BN)
-            dx[m, n] = (dy[m, None].double() * w[None, n].double()).to(dx.dtype)
+            torch.as_strided(given.dw_ptr, (N,), (1,)).copy_(dy @ x.double())
+        else:
+            w = torch.as_strided(given.w_ptr, (N,), (given.stride_wn,))
+            dx = torch.as_strided(given.dx_ptr, (M, N), (given.stride_dxm, given.stride_dxn))
+            dx.copy_(dy[:, None] * w.double())
 
 
 # --------------------------------------------------------------------- limits
