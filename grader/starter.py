@@ -18,6 +18,7 @@ from grader.assignment import record
 from grader.assignment.record import GRADERS, ROOT, WARM_UPS, Assignment, sha256
 from grader.assignment.submission import blank_steps, plain, steps
 from grader.blank import blank
+from grader.course.stages import version
 from grader.host.files import keep
 from grader.text import ranges
 
@@ -274,7 +275,7 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
         found, changed = check(directory, old)
         return lines + found, changed
     if options.update:
-        if _numbers(old.version) > _numbers(record.VERSION):
+        if version(old.version, 3) > version(record.VERSION, 3):
             raise ValueError(f"want a grader no older than the assignment's, {old.version}; got "
                              f"{record.VERSION}")
         files = build(root, sorted({*old.stages, *(options.stages or ())}))
@@ -285,11 +286,6 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
     numbers = sorted(int(match[1]) for name in files if (match := PROBLEM.fullmatch(name)))
     words = f"Problems {ranges(numbers)} are" if len(numbers) > 1 else f"Problem {numbers[0]} is"
     return [f"{words} in {directory}. Start with its README.md."], False
-
-
-def _numbers(version: str) -> list[int]:
-    """ "1.0.0+1a2b" -> [1, 0, 0]."""
-    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def _is_students(name: str) -> bool:

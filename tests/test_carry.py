@@ -409,16 +409,12 @@ def test_a_folder_that_is_not_there_is_a_usage_error(folder, capsys):
     assert capsys.readouterr().err == "error: want a folder after --from; got nowhere\n"
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads anything")
-def test_an_earlier_file_that_may_not_be_read_is_refused(folder, capsys):
-    (folder / "problem_3.py").chmod(0)
-    assert main(["4"]) == 1
-    assert "problem_3.py cannot be read: Permission denied" in capsys.readouterr().out
-
-
-def test_an_earlier_file_that_is_a_folder_is_refused(folder, capsys):
-    (folder / "problem_3.py").unlink()
-    (folder / "problem_3.py").mkdir()
+@pytest.mark.parametrize("may_not", [
+    pytest.param(lambda path: path.chmod(0), marks=pytest.mark.skipif(
+        not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads anything")),
+    lambda path: (path.unlink(), path.mkdir())])
+def test_an_earlier_file_that_cannot_be_read_is_refused(folder, capsys, may_not):
+    may_not(folder / "problem_3.py")
     assert main(["4"]) == 1
     assert "step 4.3  not filled: problem_3.py cannot be read: " in capsys.readouterr().out
 

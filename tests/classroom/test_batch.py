@@ -91,18 +91,16 @@ def test_a_fault_of_ours_is_tried_again_and_then_blocked_and_never_scored(asked,
         assert "exit code 5; something of ours broke" in message
 
 
-def test_an_autograder_that_refuses_its_arguments_ends_all_of_it(asked, tmp_path):
-    make(tmp_path / "class", {"anna": {2: "usage"}})
-    with pytest.raises(ValueError, match="want another account"):
+@pytest.mark.parametrize("text, version, says", [
+    ("usage", SETTINGS.grader, "want another account"),
+    ("pass", "0.3.1+new", "want one grader for all; got 0.3.1[+]new")])
+def test_an_autograder_that_refuses_its_arguments_or_is_replaced_ends_all_of_it(
+        asked, tmp_path, monkeypatch, text, version, says):
+    monkeypatch.setenv("GRADER", version)
+    make(tmp_path / "class", {"anna": {2: text}})
+    with pytest.raises(ValueError, match=says):
         grade(tmp_path / "class", tmp_path / "out")
     assert not (tmp_path / "out" / ".working").exists()
-
-
-def test_a_grader_that_is_replaced_meanwhile_ends_all_of_it(asked, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRADER", "0.3.1+new")
-    make(tmp_path / "class", {"anna": {2: "pass"}})
-    with pytest.raises(ValueError, match="want one grader for all; got 0.3.1[+]new"):
-        grade(tmp_path / "class", tmp_path / "out")
     assert not list((tmp_path / "out/graded").iterdir())
 
 
@@ -119,19 +117,17 @@ def test_on_gpus_what_passed_is_timed_in_a_lane_of_its_own(asked, tmp_path):
     assert len(asked()) == len(rows)
 
 
-def test_answers_that_are_wrong_while_the_clock_runs_are_rejected(asked, tmp_path):
-    make(tmp_path / "class", {"anna": {2: "pass rejected"}})
-    report = grade(tmp_path / "class", tmp_path / "out", gpus=("0",))["anna"]
-    stage = report["stages"][1]
-    assert (stage["outcome"], stage["points"]) == ("rejected", 0.0)
-    assert stage["checks"][-1]["name"] == "timing/one"
-
-
-def test_a_timing_that_fails_leaves_the_verdict(asked, tmp_path):
-    make(tmp_path / "class", {"anna": {2: "pass dies"}})
+@pytest.mark.parametrize("timing, outcome, points, last", [
+    ("rejected", "rejected", 0.0, "timing/one"),  # wrong while the clock ran
+    ("dies", "pass", 100.0, "standard/one")])
+def test_a_timing_may_reject_and_one_that_fails_leaves_the_verdict(asked, tmp_path, timing, outcome,
+                                                                  points, last):
+    make(tmp_path / "class", {"anna": {2: f"pass {timing}"}})
     stage = grade(tmp_path / "class", tmp_path / "out", gpus=("0",))["anna"]["stages"][1]
-    assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 100.0, None)
-    assert "exit code 5" in stage["timing"]["message"] and len(asked()) == 2
+    assert (stage["outcome"], stage["points"], len(asked())) == (outcome, points, 2)
+    assert stage["checks"][-1]["name"] == last
+    assert (stage["benchmark"] is None) == ("exit code 5" in stage["timing"]["message"]) == (
+        timing == "dies")
 
 
 def test_a_damaged_record_is_graded_again(asked, tmp_path):
