@@ -6,6 +6,7 @@ everything that is not Markup, and only this folder makes Markup.
 
 import base64
 import hashlib
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
@@ -21,11 +22,6 @@ from grader.page.svg import HERE, environment
 from grader.report.results import Check, StageResult, told
 from grader.text import lines as lines_of
 
-SIGNS = {"right": ("✓", "right"), "wrong": ("✗", "wrong"), "blank": ("·", "still to write"),
-         "none": ("–", "not run on its own")}
-OUTCOMES = {"pass": "passed", "wrong": "not right yet", "timeout": "took too long",
-            "missing": "no file", "not_started": "not begun", "grader_fault": "the grader failed"}
-GROUPS = {"walk": "wasted tiles", "beyond": "not graded"}
 LAST = f"hint {len(hints.RUNGS)} of {len(hints.RUNGS)}"  # as next_hint() says it
 AROUND = 3  # lines of source above and below an error's line
 MOST = 26  # lines shown of a step
@@ -62,10 +58,9 @@ class Shown:
         step = self.step(next(iter(self.file.blank_new), ""))
         if step is None or self.red:
             return None
-        rows = lines_of(decode(self.file.source))[:step.first_line - 1]
-        first = next((i for i in range(len(rows), 0, -1)
-                      if not rows[i - 1].lstrip().startswith("#")), 0)
-        return step.id, "".join(re.sub(r"^\s*# ?", "", row) for row in rows[first:]
+        rows = lines_of(decode(self.file.source))[step.first_line - 2::-1]
+        comment = [*itertools.takewhile(lambda row: row.lstrip().startswith("#"), rows)][::-1]
+        return step.id, "".join(re.sub(r"^\s*# ?", "", row) for row in comment
                                 if "====" not in row).strip()
 
     def step(self, id: str):
@@ -83,24 +78,18 @@ class Shown:
         first, last = (step.first_line + 1, step.last_line - 1) if step else (1, 0)
         if line and (not first <= line <= last or last - first >= MOST):
             first, last = max(1, line - AROUND), min(len(rows), line + AROUND)
-        piece, shown = re.match(r"`([^`]+)`", change), []
+        piece, shown = change.split("`")[1] if change.startswith("`") else "", []
         text = textwrap.dedent("\n".join(rows[first - 1:min(last, first + MOST - 1)]))
         for number, row in enumerate(text.split("\n") if last >= first else (), first):
-            marked = "" if number != line else piece[1] if piece and piece[1] in row \
-                else row.strip()
+            marked = (piece * (piece in row) or row.strip()) * (number == line)
             before, _, after = row.partition(marked) if marked else (row, "", "")
             shown.append((number, before, marked, after))
         return shown
 
 
-def _code(text: str) -> Markup:
-    """Words, with the parts in backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-environment.filters["code"] = _code
-environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, "last": LAST,
-                        "pictures": pictures, "draw": svg.draw, "told": told}
+environment.filters["code"] = lambda text: Markup(  # the parts in backticks
+    re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+environment.globals |= {"last": LAST, "pictures": pictures, "draw": svg.draw, "told": told}
 
 
 def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: bool = False) -> str:

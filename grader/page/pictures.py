@@ -1,7 +1,6 @@
 """Makes the pictures of a page, each with one sentence on what to look at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +10,7 @@ from grader.page import svg
 from grader.page.svg import Panel, environment
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A picture.  look: what to look at; panels: side by side if there is room; key: (classes,
     words) of the legend; is_wild: whether it shows an access outside of a tensor."""
 
@@ -23,38 +21,30 @@ class Picture:
     is_wild: bool = False
 
 
+LOOP_KEY = (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
+            ("hidden", "not visited"))
+
+
 # ------------------------------------------------------------------ of a red step
 def evidence(found: dict | None) -> list[Picture]:
     """The mask and loop of a step beside the right ones.  found: see step_checks/evidence.py."""
     drawn, found = [], found or {}
     if mask := found.get("mask"):
-        want, got = (np.array([list(row) for row in mask[name]]) == "x" for name in (
-            "want", "got"))
+        want, got = (np.array([[*row] for row in mask[name]]) == "x" for name in ("want", "got"))
         wrong = {"seen": got & ~want, "unseen": want & ~got}
         drawn.append(Picture("", "", *svg.mask(want, got, wrong, 16, tuple(mask["first"]))))
     if tiles := found.get("tiles"):
-        drawn.append(_one_loop(tiles))
+        visits, masked = (np.array(tiles[name]) for name in ("visits", "masked"))
+        (mine, theirs), (first, last) = tiles["names"], tiles["own"]
+        drawn.append(Picture("", "", [Panel(
+            f"{mine} rows {first} to {last}, {theirs} tiles of {tiles['size']}",
+            svg.tiles(visits, visits[1] > 0, masked, masked[1] & ~masked,
+                      ("your loop", "should be"), tiles["begins"], theirs))], LOOP_KEY))
     return drawn
 
 
-def _one_loop(drawn: dict) -> Picture:
-    """The loop of one program beside the right one."""
-    visits, masked = (np.array(drawn[name]) for name in ("visits", "masked"))
-    (mine, theirs), (first, last) = drawn["names"], drawn["own"]
-    mine = {"query": "queries"}.get(mine, f"{mine}s")
-    return Picture("", "", [Panel(
-        f"{mine} {first} to {last}, {theirs} tiles of {drawn['size']}",
-        svg.tiles(visits, visits[1] > 0, masked, masked[1] & ~masked, ("your loop", "should be"),
-                  drawn["begins"], f"The loop over {theirs} tiles"))], LOOP_KEY)
-
-
 # ------------------------------------------------------------------ loops over tiles
-LOOP_KEY = (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
-            ("hidden", "not visited"))
-
-
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """Programs x tiles: which each visits, and which it should; masked: which it visits with
     MASKED=True, or which need a mask; bare: which have a hidden pair and MASKED=False."""
 
@@ -86,8 +76,7 @@ def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
     return Picture("The loop over tiles", look.strip(), [
         Panel(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",
               svg.tiles(one.visited.astype(int), one.wanted, one.masked, one.bare,
-                        *map(range, one.visited.shape), f"The loop over {one.names[1]} tiles"))
-        for one in found], key)
+                        *map(range, one.visited.shape), one.names[1])) for one in found], key)
 
 
 # ------------------------------------------------------------------ loads and stores
@@ -95,21 +84,18 @@ def memory(launches: list[tuple[Launch, list[list[list[Access]]]]], file: str) -
     """The tensors of every launch, and what each program does to them in each turn of its loop."""
     drawn, wild, verbs = [], [], set()
     for launch, programs in launches:
-        first = max(range(len(programs)), key=lambda number: len(programs[number]))
-        drawn.append(Panel(launch.kernel, svg.memory(launch, programs, first), len(programs),
-                           first))
+        drawn.append(svg.memory(launch, programs))
         verbs |= {one.verb for accesses in launch.programs for one in accesses}
         wild += [f"Look at the red: program {number} of {launch.kernel} "
                  f"{'writes' if one.verb == 'store' else 'reads'} outside of "
                  f"{one.tensor.removesuffix('_ptr')}, `{file}:{one.line}`."
                  for number, accesses in enumerate(launch.programs) for one in accesses
                  if one.is_outside(launch.tensors[one.tensor])]
-    words = zip(svg.VERBS.items(), ("read", "written", "added to"), strict=True)
     return Picture(
         "Loads and stores", (wild or [
             "Rows are drawn from top to bottom, columns from left to right. Look at which rows one "
             "program reads over and over, and which it writes once."])[0], drawn,
-        [*((kind, said) for (verb, kind), said in words if verb in verbs),
+        [*(one for verb, one in svg.VERBS.items() if verb in verbs),
          ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wild)],
         bool(wild))
 
@@ -131,8 +117,7 @@ def roofline(found: dict) -> Picture:
 
 # ------------------------------------------------------------------ online softmax
 class Turn(NamedTuple):
-    """A tile of keys, first to last; after it the maximum m, alpha and the sum l, called total, and
-    the bars of earlier keys and of this tile's."""
+    """A tile of keys; after it m, alpha, l (total), and bars of earlier keys and of its own."""
 
     first: int
     last: int
@@ -145,13 +130,12 @@ class Turn(NamedTuple):
 
 def softmax(row: int, turns: list[Turn], each: int) -> Picture:
     """The online softmax of one row, as it should be after each tile.  each: keys to a bar."""
-    said = [f"Keys {one.first} to {one.last}: m = {one.m:.3g}, alpha = {one.alpha:.3g}, "
-            f"l = {one.total:.4g}" for one in turns]
+    said = ["Keys {} to {}: m = {:.3g}, alpha = {:.3g}, l = {:.4g}".format(*one) for one in turns]
     return Picture(
         "The online softmax", f"Query {row}, as it should be after each tile, in the order of the "
         "loop. Look at the grey bars: where the maximum m grows, alpha is below 1, and all that "
         "came before shrinks by it, as l and acc must.",
         [Panel("", svg.softmax([(words, one.older, one.new) for words, one in zip(
-            said, turns, strict=True)], ". ".join(said) + "."))],
+            said, turns, strict=True)], f"{'. '.join(said)}."))],
         (("read", f"exp(s - m) of this tile's keys, {each} to a bar"),
          ("older", "of earlier keys, times alpha")))

@@ -26,12 +26,13 @@ HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options":
 MOST_BYTES = 1000  # the most a form may send
 
 
-class FilePage:
+class FilePage(contextlib.nullcontext):
     """A file with all stages of the run, rewritten with every result."""
 
     address = ""  # a served page's
 
     def __init__(self, directory: Path, path: Path = Path("")):
+        super().__init__(self)
         self.directory, self.path, self.news = directory, path, threading.Condition()
         self.shown: dict[int, Shown] = {}
 
@@ -40,11 +41,9 @@ class FilePage:
         """Show a result.  is_whole: all is known; file: None if it was never read; following: what
         to do next, if that is not an option of the course's stages."""
         if file is not None:
-            following = following or overview.after_run(
-                [result], [*STAGES], self.directory, False, False)
             to_do = result.to_fix or "".join(f"write step {id}" for id in file.blank_new[:1])
-            if self.address and to_do:
-                following = f"{to_do} and save"
+            following = (f"{to_do} and save" if self.address and to_do else following or
+                         overview.after_run([result], [*STAGES], self.directory, False, False))
             with self.news, contextlib.suppress(OSError):  # the last renew() reports it
                 self.keep(Shown(stage, result, file, following * is_whole, is_whole))
                 self.renew()
@@ -53,18 +52,12 @@ class FilePage:
         self.shown[one.stage.number] = one
 
     def text(self) -> str:
-        written = overview.steps_written(self.directory)
-        return document(list(self.shown.values()), written, bool(self.address))
+        return document([*self.shown.values()], overview.steps_written(self.directory),
+                        bool(self.address))
 
     def renew(self) -> None:
         """Raises OSError."""
         files.write(self.path, self.text().encode(errors="replace"))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error) -> None:
-        """End the watch."""
 
 
 class ServedPage(FilePage):
@@ -103,8 +96,7 @@ class ServedPage(FilePage):
         """Show the next hint of a step, and count it as --hint does."""
         with self.news, contextlib.suppress(hints.UnknownStep):
             if LAST not in "".join(self.asked.get(step, [])):
-                hint = hints.next_hint(step)
-                self.asked.setdefault(step, []).append(hint)
+                self.asked.setdefault(step, []).append(hints.next_hint(step))
             self.renew()
 
     def after(self, version: str) -> str:

@@ -5,6 +5,7 @@ alone carries no meaning, because each has its hatching.  The markup is in drawi
 escapes all words.
 """
 
+import itertools
 import re
 from collections.abc import Sequence
 from math import atan2, degrees, floor, log10
@@ -80,16 +81,15 @@ def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], 
                      for name, cells in wrong.items()) or "no pair differs"
     tiles = kinds(expected, tile, first, sinks)
     drawn = [Panel(name, _grid(title, says, layers, tile, first)) for name, title, says, layers in (
-        ("expected", "The expected mask", f"{int(expected.sum())} pairs are visible.",
-         [(kind, expected & where) for kind, where in tiles]),
-        ("yours", "Your mask", f"{int(found.sum())} pairs are visible.",
-         [(kind, found & where) for kind, where in tiles]),
+        *((name, title, f"{int(keep.sum())} pairs are visible.",
+           [(kind, keep & where) for kind, where in tiles]) for name, title, keep in (
+               ("expected", "The expected mask", expected), ("yours", "Your mask", found))),
         (f"difference: {count or 'none'}", "The difference", f"{said}.",
          [(DIFFERENCES[name][0], cells) for name, cells in wrong.items()] or [
              ("hidden", ~expected | expected)]))]
-    there = [kind for kind, where in tiles if (expected & where).any()]
-    return drawn, [*(one for one in KINDS if one[0] in there), *[("hidden", "hidden")] * (
-        not expected.all()), *(DIFFERENCES[name] for name in wrong)]
+    there = [one for one, (_, where) in zip(KINDS, tiles, strict=True) if (expected & where).any()]
+    return drawn, [*there, *[("hidden", "hidden")] * (not expected.all()),
+                   *(DIFFERENCES[name] for name in wrong)]
 
 
 def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: int = 0) -> Layers:
@@ -97,12 +97,10 @@ def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: i
     sinks are visible.  first: the numbers of the first query and key."""
     rows, columns = ((np.arange(n) + at) // tile for n, at in zip(keep.shape, first, strict=True))
     whole, only = np.zeros((2, *keep.shape), bool)
-    for i in np.unique(rows):
-        for j in np.unique(columns):
-            part = np.ix_(rows == i, columns == j)
-            whole[part] = keep[part].all()
-            beyond = keep & (np.arange(keep.shape[1]) + first[1] >= sinks)
-            only[part] = keep[part].any() and not beyond[part].any()
+    others = keep & (np.arange(keep.shape[1]) + first[1] >= sinks)
+    for i, j in itertools.product(np.unique(rows), np.unique(columns)):
+        part = np.ix_(rows == i, columns == j)
+        whole[part], only[part] = keep[part].all(), keep[part].any() and not others[part].any()
     return [(kind, where) for (kind, _), where in zip(
         KINDS, (whole, ~whole & ~only, ~whole & only), strict=True)]
 
@@ -111,22 +109,18 @@ def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, in
     """Layers of cells over each other, with the edges of tiles."""
     rows, columns = layers[0][1].shape
     size = SIDE / max(rows, columns)
-    wide, tall = columns * size, rows * size
-    edges = [f"M{LEFT} {TOP}h{wide:.6g}v{tall:.6g}h-{wide:.6g}z"]
-    edges += [f"M{LEFT + at * size:.6g} {TOP}v{tall:.6g}"
-              for at in range(-first[1] % tile, columns, tile)]
-    edges += [f"M{LEFT} {TOP + at * size:.6g}h{wide:.6g}"
-              for at in range(-first[0] % tile, rows, tile)]
-    drawn = [(kind, area(cells, LEFT, TOP, size)) for kinds, cells in layers
-             for kind in kinds.split()]
-    return draw.grid(title, says, wide, tall, drawn, "".join(edges))
+    across, down = ([round(at * size, 2) for at in range(-begin % tile, n, tile)]
+                    for begin, n in zip(first[::-1], (columns, rows), strict=True))
+    return draw.grid(title, says, columns * size, rows * size, [
+        (kind, area(cells, LEFT, TOP, size)) for kinds, cells in layers for kind in kinds.split()],
+        across, down)
 
 
 # ------------------------------------------------------------------ tiles
 def tiles(visits: np.ndarray, wanted: np.ndarray, masked: np.ndarray, bare: np.ndarray,
-          rows: Sequence, columns: Sequence, name: str) -> Markup:
-    """A row per program, a column per tile of its loop.  visits: how often; wanted: should be
-    visited once; masked: hatched; bare: lacks a mask."""
+          rows: Sequence, columns: Sequence, over: str) -> Markup:
+    """A row per program, a column per tile of its loop over these.  visits: how often; wanted:
+    should be visited once; masked: hatched; bare: lacks a mask."""
     cells, said = [], []
     lacks, vain = wanted & ((visits != 1) | bare), (visits > 0) & ~wanted
     for i, j in np.ndindex(visits.shape):
@@ -134,17 +128,19 @@ def tiles(visits: np.ndarray, wanted: np.ndarray, masked: np.ndarray, bare: np.n
         cells.append((i, j, kind, lacks[i, j], vain[i, j], visits[i, j] * (visits[i, j] > 1)))
         said += [f"{rows[i]}, tile {columns[j]}: {words}" for words, flags in (
             ("not as it should be", lacks), ("visited in vain", vain)) if flags[i, j]]
-    return draw.tiles(name, ("; ".join(said) or "All is as it should be") + ".", rows, columns,
+    return draw.tiles(over, ("; ".join(said) or "All is as it should be") + ".", rows, columns,
                       cells, 14 + 6 * max(len(str(row)) for row in rows))
 
 
 # ------------------------------------------------------------------ memory
-VERBS = {"load": "read", "store": "sink sink-lines", "add": "cut cut-lines"}
+VERBS = {"load": ("read", "read"), "store": ("sink sink-lines", "written"),
+         "add": ("cut cut-lines", "added to")}  # -> the class, and its legend
 TALL, OVER = 180, 14  # pixels: the longest tensor, and room below for rows past its end
 
 
-def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]], first: int) -> Markup:
+def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]]) -> Panel:
     """The tensors of a launch, and on them a group per program, with one per turn of its loop."""
+    first = max(range(len(programs)), key=lambda number: len(programs[number]))
     longest = max(rows for rows, _ in launch.tensors.values())
     place, tensors, x = {}, [], 30.0
     for name, (rows, columns) in launch.tensors.items():
@@ -152,13 +148,12 @@ def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]], first
         place[name] = x, max(14.0, min(columns, 64) * 0.75), max(6.0, rows / longest * TALL)
         tensors.append((short, *place[name]))
         x += max(place[name][1], 7.0 * len(short)) + 14
-    return draw.memory(
-        f"Loads and stores of {launch.kernel}", tensors, longest, programs,
-        lambda one: _boxes(one, launch.tensors[one.tensor], *place[one.tensor]), first, x)
+    return Panel(launch.kernel, draw.memory(
+        f"Loads and stores of {launch.kernel}", tensors, longest, programs, lambda one: _boxes(
+            one, launch.tensors[one.tensor], *place[one.tensor]), first, x), len(programs), first)
 
 
-def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: float
-           ) -> list[tuple]:
+def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: float) -> list:
     """An access on its tensor, as (class, x, y, width, height): all lanes dashed, those that no
     mask turns off filled, those outside in red."""
     def box(edges, kind: str) -> tuple:
@@ -172,13 +167,13 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
 
     found, rows = [], shape[0]
     if one.lanes:
-        top, bottom, left, right = one.lanes
+        top, bottom, *across = one.lanes
         if top < rows and bottom >= 0:
-            inside = max(top, 0), min(bottom, rows - 1), left, right
-            found += [box(inside, kind) for kind in VERBS.get(one.verb, "hidden").split()]
+            inside = max(top, 0), min(bottom, rows - 1), *across
+            found += [box(inside, kind) for kind in VERBS.get(one.verb, ["hidden"])[0].split()]
         if one.is_outside(shape):
-            found.append(box((max(top, min(rows, bottom)), bottom, left, right)
-                             if bottom >= rows else one.lanes, "wrong"))
+            found.append(box((max(top, min(rows, bottom)) if bottom >= rows else top, bottom,
+                              *across), "wrong"))
     return [*found, box(one.tile, "tile-line")]
 
 
@@ -186,8 +181,7 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
 WIDE, HIGH = 300, 220  # pixels, between the axes
 
 
-def roofline(x: float, points: Sequence[tuple[str, float]], products: float, memory: float
-             ) -> Markup:
+def roofline(x: float, points: Sequence[tuple], products: float, memory: float) -> Markup:
     """Points (name, TFLOP/s) at x FLOP per byte, under roofs of TFLOP/s in products and of TB/s."""
     knee, slowest = products / memory, min(products, *(rate for _, rate in points))
     left, low = (floor(log10(least / 2)) for least in (min(x, knee), slowest))
@@ -205,10 +199,6 @@ def roofline(x: float, points: Sequence[tuple[str, float]], products: float, mem
 def softmax(turns: Sequence[tuple[str, np.ndarray, np.ndarray]], says: str) -> Markup:
     """A row per turn of a loop: words, bars of older keys, bars of this tile's keys."""
     tallest = max(float((old + new).max()) for _, old, new in turns)
-
-    def bars(heights: np.ndarray) -> str:
-        return "".join(f"M{5 * i} 66v-{bar / tallest * 46:.4g}h4V66z"
-                       for i, bar in enumerate(heights.tolist()) if bar > 0)
-
     return draw.softmax("The online softmax of one row", says, [
-        (words, bars(old), bars(new)) for words, old, new in turns], 5 * len(turns[0][1]))
+        (words, *((46 * bars / tallest).round(2).tolist() for bars in both))
+        for words, *both in turns], 5 * len(turns[0][1]))

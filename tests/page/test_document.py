@@ -15,6 +15,7 @@ from grader.page import pictures
 from grader.page.document import Shown, document
 from grader.report.results import Check, StageResult, StepCheck
 from grader.step_checks import evidence
+from tests.guide.test_in_a_browser import FRAME, WIDTHS, left_by
 
 VOID = {"meta", "br", "hr", "img", "input"}
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -194,11 +195,24 @@ def test_what_was_not_timed_has_no_place_under_the_roofs(tmp_path):
     assert "The roofline" not in document([shown(tmp_path, outcome="pass", benchmark=untimed)])
 
 
+def test_nothing_is_wider_than_a_phone_and_a_table_that_scrolls_takes_the_keyboard(tmp_path):
+    wide = {"name": "s", "role": "got", "rows": [0], "columns": [*range(5)],
+            "cells": [["-1234.5678"] * 5], "wrong": [[1] * 5]}
+    one = shown(tmp_path, [STEP | {"evidence": {"tables": [wide]}}],
+                benchmark={"ms": 1.0, "naive_ms": 9.0, "sdpa_ms": 0.9, "roofline": ROOFLINE})
+    text = document([one])
+    assert '<table tabindex="0"><caption><b>got</b> s' in text
+    text = re.sub(r'<meta http-equiv="Content-Security.*', "", text)
+    (tmp_path / "phone.html").write_text(text.replace("</body>", WIDTHS + "</body>"), "utf-8")
+    scroll = {said.split()[0] for said in left_by(tmp_path, FRAME.format("phone", 390))["wide"]}
+    assert scroll - {"SPAN"} == {"PRE", "TABLE"}  # within themselves, but not the page
+
+
 def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():
     [drawn] = pictures.evidence(evidence.tiles(
         ("query", "key"), np.arange(32, 64), 16, [(0, False), (16, False), (32, True)],
         [(0, False), (16, False), (16, False), (48, True)]))
-    assert drawn.panels[0].name == "queries 32 to 63, key tiles of 16"
+    assert drawn.panels[0].name == "query rows 32 to 63, key tiles of 16"
     drawn = drawn.panels[0].drawn
     assert "your loop, tile 16: not as it should be" in drawn and "2×" in drawn
     assert "your loop, tile 32: not as it should be" in drawn

@@ -98,6 +98,6 @@ def test_every_class_has_a_look_in_both_themes():
     wrong = {name: np.ones((8, 8), bool) for name in svg.DIFFERENCES}
     _, said = svg.mask(CAUSAL, CAUSAL, wrong, 4)
     assert len(said) == 3 + len(wrong)
-    for one in " ".join([kind for kind, _ in said] + [*svg.VERBS.values()]).split():
+    for one in " ".join([kind for kind, _ in (*said, *svg.VERBS.values())]).split():
         assert f".{one} {{" in svg.STYLE
     assert svg.COLOURS["light"].keys() == svg.COLOURS["dark"].keys() >= {"whole", "cut", "sink"}
