@@ -1,8 +1,7 @@
-"""Draws masks, tiles and memory as SVG, in the course's one colour code, from plain numbers.
+"""Draws masks, tiles, memory and rooflines as SVG, in one colour code, from plain numbers.
 
-drawings.css says what each class looks like; draw.patterns() is needed once per document.  Colour
-alone carries no meaning, because each has its hatching.  The markup is in drawings.html, which
-escapes all words.
+The markup is in drawings.html, which escapes all words, and drawings.css says what each class looks
+like.  draw.patterns() is needed once per document: hatching, for colour alone carries no meaning.
 """
 
 import itertools
@@ -183,8 +182,9 @@ WIDE, HIGH = 300, 220  # pixels, between the axes
 
 def roofline(x: float, points: Sequence[tuple], products: float, memory: float) -> Markup:
     """Points (name, TFLOP/s) at x FLOP per byte, under roofs of TFLOP/s in products and of TB/s."""
-    knee, slowest = products / memory, min(products, *(rate for _, rate in points))
-    left, low = (floor(log10(least / 2)) for least in (min(x, knee), slowest))
+    knee = products / memory
+    left, low = (floor(log10(min(least))) for least in (
+        (x / 2, knee / 10), (products / 10, *(rate / 2 for _, rate in points))))
     wide = WIDE / (max(log10(x) + 1.5, log10(3 * knee)) - left)  # pixels per power of ten; room
     high = HIGH / (log10(2 * products) - low)  # for words beside the points and above the roof
 

@@ -78,6 +78,9 @@ def test_all_of_a_roofline_is_inside_of_its_picture_and_no_word_on_another(x, ra
     drawn = ElementTree.fromstring(text)
     places = [(float(one.get("cx")), float(one.get("cy"))) for one in drawn.iter(SVG + "circle")]
     assert all(0 <= x <= svg.WIDE - 100 and 0 <= y <= svg.HIGH for x, y in places)
+    slope, = (one.get("transform") for one in drawn.iter(SVG + "text") if one.text[-6:] == "memory")
+    left, top, turned = map(float, re.findall(r"-?[\d.]+", slope))
+    assert left < 60 and top + 130 * np.sin(np.radians(turned)) > -18  # it is 130 pixels long
     words = [float(one.get("y")) for one in drawn.iter(SVG + "text") if one.text[:4] == "name"]
     assert len(words) == len(rates)
     assert all(b - a >= 13 for a, b in zip(words, words[1:], strict=False))
