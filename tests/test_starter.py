@@ -34,23 +34,9 @@ def entry(x):
         # END SOLUTION {n}.2
     return z
 '''
-BLANK = '''\
-import torch
-
-
-def entry(x):
-    """Double."""
-    # Step 3.1 -- How?
-    # BEGIN SOLUTION 3.1
-    raise NotImplementedError("step 3.1")  # TODO: your code here
-    # END SOLUTION 3.1
-    for _ in range(2):
-        # Step 3.2 -- Again?
-        # BEGIN SOLUTION 3.2
-        raise NotImplementedError("step 3.2")  # TODO: your code here
-        # END SOLUTION 3.2
-    return z
-'''
+RAISE = 'raise NotImplementedError("step 3.{}")  # TODO: your code here\n'
+BLANK = STAGE.format(n=3).replace("y = x * 2\n    z = y\n", RAISE.format(1)).replace(
+    "z += y\n", RAISE.format(2))
 
 
 @pytest.fixture
