@@ -197,7 +197,7 @@ def explanation(stage: dict) -> str:
     """What the autograder said about a stage that did not pass: the mistake, the case that shows
     it, the student's line if it crashed, and each red step with its rule."""
     check = first_failure(stage)
-    red = [f"step {step['id']}, run on its own, {step['text']}" for step in stage.get("steps", ())
+    red = [f"step {step['id']}, run on its own: {step['text']}" for step in stage.get("steps", ())
            if step["light"] == "wrong"]
     crash = "\n".join(stage["detail"].splitlines()[-DETAIL_LINES:])
     line = stage.get("line") and f"line {stage['line']}"

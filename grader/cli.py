@@ -245,8 +245,6 @@ class _Grading:
             return NOT_PASSED
         ForkServer.running()  # it imports torch while this process does
         if not self.apart:
-            if not self.with_gpu:
-                self.reporter.run_begins(False, self.gpu_seen)
             self.reporter.first_stage(self.stages[0])
         # Steps and warm-ups use little of a GPU, and --watch mostly waits for the next save.
         little = arguments.watch or arguments.step or arguments.warmup
@@ -364,8 +362,8 @@ class _Grading:
             if arguments.json and (at_the_end or not is_stream(arguments.json)):
                 results.write(run, arguments.json)
 
-        if arguments.case or not on_gpu and arguments.device != "cpu" and self.gpu_seen:
-            self.reporter.run_begins(on_gpu, torch.cuda.is_available())
+        if not on_gpu and arguments.device != "cpu" and self.gpu_seen:
+            self.reporter.say("PyTorch finds no GPU: small cases, no timing. --doctor says more.")
         try:
             save(False)  # now, so that even an interrupted first stage leaves a complete file
         except OSError as error:

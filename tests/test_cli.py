@@ -87,7 +87,6 @@ def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):
 def test_a_right_submission_passes_with_exit_0(tmp_path):
     done, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1", run=in_a_process)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "No GPU found" in done.stdout or "left alone" in done.stdout
     assert "timing skipped: no GPU" in done.stdout and "seed 7" in done.stdout
     assert "Next: python autograder.py --p2" in done.stdout and "Isolation" not in done.stdout
     stage = data["stages"][0]

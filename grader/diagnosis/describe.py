@@ -127,9 +127,12 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
     elif steps:
         said = ("The steps that do this are right on their own: look outside the steps, at what "
                 "launches or calls them.")
-    return check.fail("wrong", finding.what[0], *finding.what[1:], *seen, advice=advice,
-                      place=finding.where + f"; {finding.worst}" * bool(finding.worst),
-                      where=finding.where, look_at=said)
+    numbers, *pattern = finding.what
+    place = [finding.where, finding.worst]
+    if seen:  # then that is the first thing to read
+        place.insert(1, numbers.removesuffix("."))
+    return check.fail("wrong", *(seen or (numbers,)), *pattern, advice=advice, look_at=said,
+                      where=finding.where, place="; ".join(filter(None, place)))
 
 
 def kept_in_16_bits(case: Case, trace: Trace) -> str:

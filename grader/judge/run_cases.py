@@ -78,7 +78,7 @@ def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
                 waiting.put_back(case)
                 break
             record(context, check)
-            if waiting.left and (end := _end(context, run, check, alive, place, waiting.left)):
+            if waiting.left and (end := _end(context, run, check, alive, place)):
                 context.end(*end)
             if context.result.sentence or (
                     context.options.stop_early and check.outcome != "pass"):
@@ -92,18 +92,17 @@ def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
         session = context.open_session()
 
 
-def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, place: str, left: int
+def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, place: str
          ) -> tuple[str, str] | None:
     """-> the stage's outcome, and why, if the remaining cases are not to be run; else None."""
     clock, unrun = context.options.clock, "so no more cases were run."
     if clock.is_over():
         return "timeout", f"{clock.words()} in {place}, {unrun}"
-    if (check.diagnosis or {}).get("id") == "blank-step":
-        step = check.diagnosis["step"]
-        return "crashed", f"the other {left} cases wait for {f'step {step}' if step else 'it'}."
-    if context.options.may_stop and context.result.red and (
+    blank, red = (check.diagnosis or {}).get("id") == "blank-step", context.result.red
+    if blank or context.options.may_stop and red and (
             check.group == "robust" and check.outcome not in ("pass", "skipped")):
-        return check.outcome, f"step {context.result.red[0]} is wrong, {unrun}"
+        step = check.diagnosis["step"] if blank else red[0]
+        return check.outcome, f"the other cases wait for {f'step {step}' if step else 'it'}."
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
     return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None

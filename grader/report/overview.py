@@ -67,10 +67,13 @@ def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> 
         return copying(number, directory) or begin(  # nothing to copy has been written
             min(int(origin.partition(".")[0]) for origin in origins), directory)
     if to_fix:
-        return f"{to_fix}, then\n      {command(number, directory, options or ' --watch')}"
+        said = f"{to_fix}, then {command(number, directory, options or ' --watch')}"
+        step = to_fix.removeprefix("fix step ")
+        return said if step == to_fix else (
+            f"{said}\n      more: {alone(step, directory)}, or --hint {step}")
     if file.blank_new:
-        return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
-                f"      {command(number, directory, ' --watch')}")
+        return (f"read {file.path.name}, write step {file.blank_new[0]}, then "
+                f"{command(number, directory, ' --watch')}")
     return command(number, directory, options)
 
 

@@ -5,6 +5,7 @@ The JSON file is complete at every moment; it is rewritten after every stage.
 
 import json
 import math
+import re
 import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,11 +56,22 @@ class StepCheck:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All that is said of it."""
-        return (*[f"{self.given}:"] * bool(self.given), *self.seen,
-                *[f"the mistake: {self.says}."] * bool(self.says),
-                *[f"the rule: {self.rule}."] * bool(self.rule),
-                *[f"{self.place}: {self.change}"] * bool(self.change))
+        """All that is said of it: the mistake, what shows it, the rule.  The first line begins with
+        the place, if that is known."""
+        quoted = (re.match("`([^`]+)`", self.change) or ["", ""])[1]
+        known = self.says and self.change == "The mistake is in this line."
+        seen = [re.sub(rf"^{re.escape(self.place)}(:\d+)?: ", "", line) if self.place else line
+                for line in self.seen]
+        if quoted:  # what crashed quotes the line, too, and guesses
+            seen = [re.sub(rf": ({re.escape(quoted)}|either the mask is missing.*)$", ".", line,
+                           flags=re.M) for line in seen]
+        if self.given and seen:
+            end = "" if seen[0].endswith((".", "?")) else "."
+            seen[0] += f"{end} Given: {self.given}."
+        lines = (*[f"{self.says}."] * bool(self.says),
+                 *[self.change] * bool(self.change and not known), *seen,
+                 *[f"the rule: {self.rule}."] * bool(self.rule))
+        return (f"{self.place}: " * bool(self.place) + lines[0], *lines[1:]) if lines else ()
 
     def as_dict(self) -> dict:
         parts = {"given": self.given, "seen": list(self.seen), "want": self.want, "got": self.got,
@@ -120,7 +132,7 @@ class Check:
             lines = (*[self.what] * bool(self.what), *[f"where: {self.place}."] * bool(self.place),
                      *seen, *tail, *[self.look_at] * bool(self.look_at),
                      *[f"again: {self.again}"] * bool(self.again))
-            if len(seen) < 2 or sum(len(textwrap.wrap(line, WIDTH)) for line in lines) <= LINES:
+            if not seen or sum(len(textwrap.wrap(line, WIDTH)) for line in lines) <= LINES:
                 return lines
             seen.pop()
 

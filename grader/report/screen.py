@@ -5,19 +5,19 @@ import collections
 import contextlib
 import os
 import re
+import shutil
 import sys
 import textwrap
 import threading
 import time
 import unicodedata
-from pathlib import Path
 
-from grader.course.stages import Stage, no_triton
+from grader.course.stages import Stage
 from grader.host.doctor import CLOSED
-from grader.report import overview
-from grader.report.results import RAISE_LEFT, Check, Run, StageResult, told
+from grader.report.results import Check, Run, StageResult, told
+from grader.text import ranges
 
-WIDTH = 80
+WIDTH = 100  # or that of a narrower terminal
 DETAIL_LINES = 24  # of a traceback, or of the submission's output
 MARKS = {"pass": "✅", "skipped": "➖", "not_started": "➖", "grader_fault": "⚠️"}
 FAIL = "❌"
@@ -26,7 +26,7 @@ WORDS = {
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
     "not_started": "Not Started", "needless work": "Needless Work",
 }
-LIGHTS = {"right": ("✓", "32"), "wrong": ("✗", "31"), "blank": ("·", ""), "none": ("–", "")}
+LIGHTS = {"wrong": ("✗", "31"), "right": ("✓", "32"), "blank": ("·", ""), "none": ("–", "")}
 KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
@@ -58,8 +58,10 @@ class Reporter:
         self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        self.width = min(WIDTH, shutil.get_terminal_size().columns) if self.is_terminal else WIDTH
         self.live: threading.Event | None = None  # of the last line, which is overwritten
         self.title = ""  # the stage's, until its first line
+        self.begun = False  # whether a stage's title was shown
         self.announced: Stage | None = None  # the stage whose title is shown already
         self._forget()
 
@@ -67,19 +69,12 @@ class Reporter:
         """Reset what was shown, and held back, of a stage."""
         self.live = None
         self.failures: set[tuple[str, str]] = set()  # kinds of failure shown
-        self.more = 0  # cases that failed like an earlier one
         self.passed: dict[str, tuple[Check, str]] = {}  # and its line, until none can fail
         self.printed = False  # whether the file printed in a case that passed, unseen
-        self.told: dict[str, str] = {}  # what was shown about red steps
+        self.told = ""  # what was shown of the first red step
         self.lit, self.red = False, []  # whether steps were shown; the wrong ones
 
     # ------------------------------------------------------------- progress
-    def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
-        if not on_gpu:
-            why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
-            kernels = "kernels in Triton's interpreter, " * (not no_triton())
-            self._line(f"{why}: small cases, {kernels}no timing.")
-
     def first_stage(self, stage: Stage) -> None:
         """Show the title at once, while imports still run."""
         self.stage_begins(stage)
@@ -117,7 +112,7 @@ class Reporter:
         start = time.monotonic()
         while self.live is stop and not stop.is_set():
             text = f"... problem {stage.number}: {what}, {time.monotonic() - start:.0f} s"
-            self._write("\r\x1b[K" + text[: WIDTH - 1])
+            self._write("\r\x1b[K" + text[: self.width - 1])
             stop.wait(0.5)
 
     def show_steps(self, stage: Stage, steps: list[dict], why: str = "") -> None:
@@ -129,51 +124,40 @@ class Reporter:
         self.lit, self.red = True, [step["id"] for step in steps if step["light"] == "wrong"]
         if self.brief and not self.red:
             return
-        cells = [(f"{step['id']} {sign}", colour) for step in steps
-                 for sign, colour in [LIGHTS[step["light"]]]]
-        each = max(len(text) for text, _ in cells) + 2
-        across = (WIDTH - 7) // each
-        for at in range(0, len(cells), across):
-            row = "".join(self._paint(text, colour) + " " * (each - len(text))
-                          for text, colour in cells[at:at + across])
-            self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
+        cells = []
+        for light, (sign, colour) in LIGHTS.items():
+            if ids := [int(step["id"].partition(".")[2]) for step in steps
+                       if step["light"] == light]:
+                which = re.sub(r"\d+", rf"{stage.number}.\g<0>", ranges(ids))
+                cells.append(self._paint(f"{sign} {which}", colour))
+        self._line("steps  " + "   ".join(cells), wrap=False)
         self._red_steps(steps)
 
     def _red_steps(self, steps: list[dict]) -> None:
-        """Show the first red step with inputs, results and wanted values, the others in one
-        line."""
+        """Show what is wrong with the first red step, and each other one in a line."""
         red = [step for step in steps if step["light"] == "wrong"]
-        self.told = {step["id"]: step["text"] for step in red}
-        for step in red[1:]:
-            self._line(f"     step {step['id']}: {told(step)}.")
-        for step in red[:1]:
-            if step["mistake"] == RAISE_LEFT:
-                self._line(f"     step {step['id']}: {step['text']}")
-                continue
-            first, *lines = step["text"].splitlines()
-            if step.get("given"):
-                first = f"Running step {step['id']} on its own, with {first}"
-            self._line(f"     {first}")
+        for step in red:
+            first, *lines = step["text"].splitlines() if step is red[0] else [f"{told(step)}."]
+            self._line(f"✗ step {step['id']}: {first}", "wrong")
             for line in lines:  # the second and third that were seen are the rows of a table
-                self._line("       " + line, wrap=line not in step.get("seen", ())[1:])
-            more = overview.alone(step["id"], Path("."))
-            self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
+                self._line("     " + line, wrap=line not in step.get("seen", ())[1:])
+        self.told = red[0]["text"] if red else ""
 
     def _found_since(self, steps: list[dict]) -> None:
         """Show what the search has added to the first red step since then."""
         for step in [step for step in steps if step["light"] == "wrong"][:1]:
-            before = self.told.get(step["id"], step["text"]).splitlines()
-            for line in [line for line in step["text"].splitlines() if line not in before]:
-                self._line(f"Step {step['id']}: {line}")
+            if step["text"] != self.told and step.get("change"):
+                self._line(f"✗ step {step['id']}: {step['place']}: {step['change']}", "wrong")
 
     def check_done(self, stage: Stage, check: Check) -> None:
         """Show the first failing case, in full if no step is red, and what is new in others; if
         none fails, one line per passing case.  If verbose, show all in full."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
             return  # the steps say so
-        # The lines of a red step, above, say more, unless this happened elsewhere.
-        elsewhere = (check.diagnosis or {}).get("step") not in self.red
-        brief = self.red and not self.whole and not (check.outcome == "crashed" and elsewhere)
+        # The lines of a red step, above, say more, unless something else is wrong here.
+        about = check.diagnosis or {}
+        brief = self.red and not self.whole and (about.get("step") in self.red or (
+            check.outcome == "wrong" and about.get("kind", "step") == "step"))
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{_mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")
@@ -190,16 +174,13 @@ class Reporter:
         self.failures.add(_failure(check))
         if first or self.verbose:
             self._line(line, check.outcome)
-            # Of a crash in a red step, the step's own lines tell.
-            for line in check.lines if not brief else [check.what] * (check.outcome != "crashed"):
+            for line in () if brief else check.lines:
                 self._line("     " + line, wrap=line != f"again: {check.again}")
             for line in check.picture:
                 self._line("     " + line, wrap=False)
             if not brief:
                 self._detail(check.detail)
-        elif alike or brief:
-            self.more += 1
-        else:
+        elif not (alike or brief):
             said = f": {check.what}" * (check.outcome != "wrong" and bool(check.what))
             self._line(line + said, check.outcome)
 
@@ -208,18 +189,13 @@ class Reporter:
         if result.outcome == "not_started" and self.seed is None:
             return
         self._others()
-        if result.waits:
-            self._line(f"{_mark('not_started')} P{stage.number} is not finished: "
-                       f"{result.sentence}", "skipped")
-        elif result.sentence:
+        if result.sentence and not result.checks:
             mark = "" if result.outcome == "pass" else _mark(result.outcome) + " "
-            points = "" if result.checks else f", {_points(result)} points"
             said = result.sentence.replace("\n", "\n     ")  # a file's words never begin a line
-            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: {said}",
-                       result.outcome)
+            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}, "
+                       f"{_points(result)} points: {said}", result.outcome)
             self._detail(result.detail)
-            if points:
-                return
+            return
         if self.printed and not self.brief:
             self._line("     What the file printed in passing cases is shown with --verbose.")
         beyond = [check for check in result.checks if check.group == "beyond"]
@@ -232,16 +208,20 @@ class Reporter:
         for step in result.steps if not (result.red or self.brief) else ():
             if step["light"] == "right" and step["text"]:
                 self._line(f"     step {step['id']}: {step['text']}")
-        right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
-        self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
-                   f"{_points(result)} points, {result.seconds:.1f} s"
-                   + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
+        outcome = ("not_started" if result.waits else result.outcome) if result.sentence else ""
+        said = f". {result.sentence[:1].upper()}{result.sentence[1:]}" * bool(outcome)
+        self._line(f"{_mark(outcome)} " * bool(outcome)
+                   + f"P{stage.number}: {self._outcome_words(result)}, {_points(result)} points, "
+                   f"{result.seconds:.1f} s"
+                   + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None)
+                   + said.replace("\n", "\n     "), outcome)
+        self._detail(result.detail)
         if self.lit:  # last, beside what to do next: it often says the most
             self._found_since(result.steps)
 
     def _others(self) -> None:
-        """Show passing cases: a line for each standard one and one for all robust ones or, if some
-        fail, only how many; and how many more fail."""
+        """Show passing cases, if none fails: a line for each standard one and one for all robust
+        ones."""
         if not self.failures and not self.brief:
             robust = [check for check, _ in self.passed.values() if check.group == "robust"]
             for check, line in self.passed.values():
@@ -252,12 +232,7 @@ class Reporter:
                     said = [f"{alone} case{'s' * (alone > 1)}"] * bool(alone)
                     said += [one.label.strip("()") for one in robust if not _is_one_case(one)]
                     self._line(f"{line.partition('Passed!')[0]}Passed! ({'; '.join(said)})", "pass")
-        elif self.failures:
-            said = [f"{self.more} more fail"] * bool(self.more)
-            said += [f"{len(self.passed)} pass"] * bool(self.passed)
-            if said:
-                self._line(f"     and {', '.join(said)}")
-        self.passed, self.more = {}, 0
+        self.passed = {}
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
         """Show a warm-up in one line, and what is wrong with it."""
@@ -327,7 +302,9 @@ class Reporter:
             return result.outcome.replace("_", " ")
         counts = collections.Counter(check.outcome for check in checks)
         words = [f"{counts.pop('pass', 0)} of {len(checks)} passed"]
-        return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
+        if [*counts] != [result.outcome] or result.outcome == "skipped":  # else all that failed
+            words += [f"{n} {outcome}" for outcome, n in counts.items()]
+        return ", ".join(words)
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
@@ -336,14 +313,16 @@ class Reporter:
         """Print the stage's title, once there is something to say under it."""
         if self.title:
             title, self.title = self.title, ""
-            self._line("")
+            if self.begun:
+                self._line("")
+            self.begun = True
             self._line(self._paint(title, "1"), wrap=False)
 
     def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
         self._announce()
         if self.live:  # a verdict may come while the next case runs
             self._write("\r\x1b[K")
-        for line in _wrapped(text) if wrap else [text]:
+        for line in _wrapped(text, self.width) if wrap else [text]:
             line = line.replace("\N{NO-BREAK SPACE}", " ")
             self._write(self._paint(line, _colour(outcome)) + "\n")
 
@@ -402,13 +381,13 @@ def _points(result: StageResult) -> str:
     return f"{result.points:g} of {result.max_points}"
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     """The lines of a text, wrapped with a deeper indent."""
     lines = []
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())
-        lines += [line] if _width(line) <= WIDTH else textwrap.wrap(
-            line, WIDTH - 1, subsequent_indent=" " * (indent + 5), break_long_words=False,
+        lines += [line] if _width(line) <= width else textwrap.wrap(
+            line, width - 1, subsequent_indent=" " * max(5, indent + 2), break_long_words=False,
             break_on_hyphens=False)
     return lines
 

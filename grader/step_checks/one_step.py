@@ -35,7 +35,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
         reporter.say(f"step {step} is right when it is run on its own."
                      + "".join(f" A note: {line}" for line in found.seen))
     else:
-        reporter.say(f"step {step} is wrong. Running it on its own, with {found.lines[0]}")
-        reporter.table([*("  " + line for line in (*found.lines[1:], *found.shown))])
+        reporter.say(f"step {step} is wrong: " + "\n".join(found.lines).replace("\n", "\n  "))
+        reporter.table(["  " + line for line in found.shown])
         reporter.say(f"Next: {hint}")
     return found is not None and found.light == RIGHT

@@ -242,7 +242,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
             if not to_do and outcome not in ("pass", "skipped"):
                 to_do = f"{'fix' if lines else 'write'} step {id}"
                 following = (f"python autograder.py --hint {id}" if lines else
-                             f"{to_do} of {FOLDER}/{NAME}, then\n      {COMMAND} --watch")
+                             f"{to_do} of {FOLDER}/{NAME}, then {COMMAND} --watch")
             said = "right" if outcome == "pass" else outcome.replace("_", " ")
             reporter.warm_up(outcome, f"{id} {title}: {said}", lines)
     if lacking and "skipped" in outcomes:
@@ -294,6 +294,5 @@ def check(runner: Runner, file: submission.Submission, id: str
     if light.light == "grader_fault":
         return light.light, light.seen, None
     printed = runner.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
-    return "wrong", (" ".join(light.lines[:2]), *light.lines[2:],
-                     f"more: python autograder.py --hint {id}",
+    return "wrong", (*light.lines, f"more: python autograder.py --hint {id}",
                      *(f"| {row}" for row in printed)), light

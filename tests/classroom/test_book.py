@@ -150,7 +150,7 @@ def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_
     assert failure.get("message") == "step 1.2: one key too wide"
     page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     for text in (failure.text, page):
-        assert "step 1.2, run on its own, given W=3:" in text and "said" in text
+        assert "step 1.2, run on its own: one key too wide." in text and "said" in text
         assert "the rule: the window counts the query itself." in text and "want 1; got 2." in text
     assert [(each["id"], each["text"]) for each in summary.mistakes(reports)] == [
         ("step 1.4", "step 1.4: want 1; got 2"),

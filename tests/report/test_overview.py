@@ -29,8 +29,8 @@ def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
     assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
     assert any(line.endswith("3 steps, 5 carried over") for line in lines)
     assert any("P5  Grouped-query" in line and line.endswith(" missing") for line in lines)
-    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then\n"
-                         "      python autograder.py --p3 --watch")
+    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then "
+                         "python autograder.py --p3 --watch")
 
 
 def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder):
@@ -126,10 +126,19 @@ def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_until_it_is_rig
     one = "python autograder.py --p4 --case robust/short"
     for one_case in (False, True):
         said = overview.after_run([wrong], [4, 5], Path("."), False, one_case)
-        assert said == f"fix the file, then\n      {one}"
+        assert said == f"fix the file, then {one}"
     right = StageResult(4, "", 100, "pass", 0)
     said = overview.after_run([right], [4, 5], Path("."), False, True)
     assert said == "python autograder.py --p4   (all cases)"
+
+
+def test_beside_a_red_step_to_fix_there_are_the_commands_that_say_more(tmp_path):
+    steps = [{"id": "8.14", "light": "wrong"}]
+    said = overview.after_run([StageResult(8, "", 100, "wrong", steps=steps)], [8, 9], tmp_path,
+                              False, False)
+    assert said == (f"fix step 8.14, then python autograder_optional.py --p8 --submission "
+                    f"{tmp_path} --watch\n      more: python autograder_optional.py --step 8.14 "
+                    f"--submission {tmp_path}, or --hint 8.14")
 
 
 def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step():

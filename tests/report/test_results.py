@@ -95,10 +95,28 @@ def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
     step = KNOWN.as_dict()
     assert (step["given"], step["want"], step["got"]) == ("N=40", "visible", "hidden")
     assert step["text"].splitlines() == [
-        "N=40:", "Query 1 does not see key 1.", "the mistake: a query does not see its own key.",
-        "the rule: query i sees keys j <= i.",
-        "problem_4.py:77: `<`. The comparison operator is wrong."]
+        "problem_4.py:77: a query does not see its own key.",
+        "`<`. The comparison operator is wrong.",
+        "Query 1 does not see key 1. Given: N=40.", "the rule: query i sees keys j <= i."]
     assert set(StepCheck("4.6", "blank").as_dict()) == {"id", "light", "mistake", "text"}
+
+
+@pytest.mark.parametrize("more, said", [
+    ({"says": ""}, ["problem_4.py:77: `<`. The comparison operator is wrong.",
+                    "Query 1 does not see key 1. Given: N=40."]),
+    ({"says": "", "change": ""}, ["problem_4.py:77: Query 1 does not see key 1. Given: N=40."]),
+    ({"change": "The mistake is in this line."}, [
+        "problem_4.py:77: a query does not see its own key.",
+        "Query 1 does not see key 1. Given: N=40."]),
+    ({"says": "", "change": "`tl.load(p)`. mask= is missing or wrong.", "seen": (
+        "problem_4.py:77:9: tl.load reads 3 numbers outside of every tensor: tl.load(p)\n"
+        "rows 5-7 of the (16, 32) tile: either the mask is missing, or the address is wrong.",)}, [
+        "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
+        "tl.load reads 3 numbers outside of every tensor.\n"
+        "rows 5-7 of the (16, 32) tile. Given: N=40."])])
+def test_a_place_a_line_of_code_and_a_guess_are_not_said_beside_the_change_that_has_them(
+        more, said):
+    assert list(replace(KNOWN, rule="", **more).lines) == said
 
 
 @pytest.mark.parametrize("known, said", [
