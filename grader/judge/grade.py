@@ -104,11 +104,11 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         interpreter_check.finish(context, interpreted)
     if is_right():
         wasted_tiles.count(context, run.session, interpreted)
+    if drawn is not None:
+        pictures.finish(context, drawn)  # before anything is timed
     if is_right():
         profiling.note_roofline(context, timing.time_stage(context, run, replaying))
     profiling.profile_stage(context, run.session if is_right() else None)
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)
-    if drawn is not None:
-        pictures.finish(context, drawn)
