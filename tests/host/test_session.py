@@ -175,33 +175,10 @@ def test_every_way_to_make_an_uninitialised_tensor_is_poisoned(answers):
     assert reply.outputs[0]["y"].tolist() == [1.0] * 6
 
 
-@pytest.mark.parametrize(("entry", "sentence"), [
-    ("nothing", "want y; got None: nothing returned nothing"),
-    ("number", "y: want a torch.Tensor; got float"),
-    ("wrong_shape", "y: want shape (3, 4), float32; got (4, 3), float32"),
-    ("wrong_dtype", "y: want shape (3, 4), float32; got (3, 4), float64"),
-    ("parameter", "y: want a torch.Tensor; got Parameter"),
-    ("subclass", "y: want a torch.Tensor; got Lazy"),
-    ("on_meta", "y: want a dense tensor on cpu; got meta"),
-    ("sparse", "y: want a dense tensor on cpu; got torch.sparse_coo"),
-])
-def test_a_wrong_kind_of_output_has_its_own_sentence(answers, entry, sentence):
-    error = error_of(answers, entry)
-    assert (error.outcome, error.sentence) == ("wrong", sentence)
-
-
-def test_swapped_axes_are_named(answers):
-    x = TensorInput.dense(torch.zeros(1, 2, 3, 4))
-    spec = (OutputSpec("o", (1, 3, 2, 4), torch.float32),)
-    sentence = error_of(answers, "right", double_call(inputs={"x": x}, outputs=spec)).sentence
-    assert sentence.endswith("got (1, 2, 3, 4), float32 (axes 1 and 2 are swapped)")
-
-
-def test_too_few_outputs_are_counted(answers):
-    specs = (OutputSpec("y", (3, 4), torch.float32), OutputSpec("lse", (3,), torch.float32))
-    sentence = error_of(answers, "right", double_call(outputs=specs)).sentence
-    assert sentence == "want 2 outputs (y, lse); got one Tensor"
-    assert "got 1" in error_of(answers, "as_list", double_call(outputs=specs)).sentence
+def test_another_kind_of_output_is_wrong_in_the_words_of_returned(answers):
+    error = error_of(answers, "wrong_shape")
+    assert (error.outcome, error.id) == ("wrong", "output-shape")
+    assert error.sentence == "y: want shape (3, 4), float32; got (4, 3), float32"
 
 
 def test_a_missing_gradient_is_wrong_and_named(answers):
@@ -240,22 +217,6 @@ def test_a_plan_is_carried_out_on_other_numbers_by_a_worker_without_the_file(ans
     with open_session("raises_at_import.py") as clean:
         got = clean.replay(other, trace)
     assert torch.equal(got["y"], (X + 100) * 2) and got["d_x"].tolist() == [[6.0] * 4] * 3
-
-
-def test_a_plan_of_an_answer_that_numpy_made_gives_something_else(answers):
-    reply = run(answers, "by_numpy")
-    assert torch.equal(reply.outputs[0]["y"], X * 2)
-    with open_session("raises_at_import.py") as clean:
-        got = clean.replay(double_call(inputs={"x": TensorInput.dense(X + 100)}), reply.trace)
-    assert not torch.equal(got["y"], (X + 100) * 2)
-
-
-def test_a_plan_that_names_no_such_operation_says_so(answers):
-    trace = run(answers, "right").trace
-    trace.text = trace.text.replace("aten::mul.Tensor", "aten::multiply_by_magic")
-    with open_session("raises_at_import.py") as clean:
-        with pytest.raises(SubmissionError, match="no operation aten::multiply_by_magic"):
-            clean.replay(double_call(), trace)
 
 
 def test_output_is_escaped_and_cut_to_its_ends(answers):

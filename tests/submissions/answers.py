@@ -15,10 +15,6 @@ def right(x):
     return x * 2
 
 
-def by_numpy(x):
-    return torch.from_numpy(x.detach().numpy() * 2)
-
-
 def with_lse(x):
     return x * 2, x.sum(-1)
 
@@ -27,39 +23,12 @@ def as_list(x):
     return [x * 2]
 
 
-def nothing(x):
-    x * 2
-
-
-def number(x):
-    return 2.0
-
-
 def wrong_shape(x):
     return (x * 2).transpose(0, 1)
 
 
-def wrong_dtype(x):
-    return (x * 2).double()
-
-
-def parameter(x):
-    return torch.nn.Parameter(x * 2)
-
-
-def subclass(x):
-    class Lazy(torch.Tensor):
-        pass
-
-    return (x * 2).as_subclass(Lazy)
-
-
 def on_meta(x):
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
-
-
-def sparse(x):
-    return (x * 2).to_sparse()
 
 
 def unwritten(x):

@@ -26,6 +26,7 @@ def test_what_was_asked_for_is_taken_and_more_is_left():
     ([1], 1, "", "want a torch.Tensor; got int"),
     (torch.nn.Parameter(OUT), 1, "", "want a torch.Tensor; got Parameter"),
     (OUT.to("meta"), 1, "", "want a dense tensor on cpu; got meta"),
+    (OUT.to_sparse(), 1, "", "want a dense tensor on cpu; got torch.sparse_coo"),
 ])
 def test_another_kind_is_a_failure_with_an_id(result, specs, id, words):
     with pytest.raises(Failure) as caught:
