@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grader.assignment.record import ROOT
@@ -16,6 +17,7 @@ from grader.text import escape
 PROGRAM = (f"import sys; sys.path[0] = {str(ROOT)!r}; from grader.cli import main; "
            "from grader.course.stages import STAGES; "
            "sys.exit(main('autograder.py', stages=tuple(STAGES)))")
+POLL_SECONDS = 0.2
 USAGE = 2  # its exit code for bad arguments
 SPARE_SECONDS = 180.0  # on top of its own limits, before it counts as hung
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL
@@ -64,6 +66,19 @@ class Child:
             return None
         self._read = written
         return report
+
+    def reports(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[dict]:
+        """Its JSON after every stage, until it ends, or is ended because it is over."""
+        try:
+            while not (is_over() or self.has_ended()):
+                time.sleep(POLL_SECONDS)
+                if found := self.report():
+                    yield found
+        finally:
+            self.stop()
+            self.wait()
+        if found := self.report():
+            yield found
 
     def last_words(self) -> str:
         """How it ended, and the end of what it printed."""

@@ -9,7 +9,6 @@ import json
 import math
 import secrets
 import tempfile
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -141,15 +140,9 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
                           ["--device", "cuda", "--replay-all",
                            "--hide", str(results.resolve())], 600.0,
                           machine.cores, machine.gpus[0])
-            try:
-                while not child.has_ended():
-                    time.sleep(0.2)
-                report = child.report()
-            finally:
-                child.stop()
-                child.wait()
-            stage = report["stages"][0] if report and report["stages"] else {
-                "outcome": "grader_fault", "benchmark": None}
+            stage = {"outcome": "grader_fault", "benchmark": None}
+            for report in child.reports():
+                stage = next(iter(report["stages"]), stage)
             times = stage["benchmark"] or {"ms": None, "spread_ms": 0.0}
             half = (entry["spread_ms"] + times["spread_ms"]) / 2
             moved = times["ms"] is not None and abs(times["ms"] - entry["ms"]) > half

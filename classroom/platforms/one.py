@@ -22,7 +22,6 @@ from classroom.store import Unit
 from grader.assignment.record import ROOT, sha256
 
 CASES = ROOT / "cases.toml"  # the instructor's own, if the kit was packed with some
-POLL_SECONDS = 0.2
 TRIES = 2  # if the grader itself fails
 CALL_SECONDS = 60.0  # at most, for one call
 MEMORY_GIB = 0.5  # for the files, without a GPU
@@ -78,15 +77,9 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
             if not asked or grading.is_over():
                 break
             child = Child(asked, Path(working), Path(working) / "run", options, each, 1)
-            try:
-                while not grading.is_over() and not child.has_ended():
-                    time.sleep(POLL_SECONDS)
-                    if grading.take(child.report()):
-                        made = report()
-            finally:
-                child.stop()
-                child.wait()
-            grading.take(child.report())
+            for found in child.reports(grading.is_over):
+                grading.take(found)
+                made = report()
             if not grading.is_over():
                 grading.ended_early(child.last_words())
             made = report()
@@ -111,15 +104,12 @@ class _Grading:
                 and (number not in self.records
                      or self.records[number]["stage"]["outcome"] == "grader_fault")]
 
-    def take(self, found: dict | None) -> bool:
-        """The autograder's JSON, if there is a new one.  -> whether there is something new."""
-        if found is None:
-            return False
+    def take(self, found: dict) -> None:
+        """The autograder's JSON."""
         self.grader = found["grader"]
         where = {name: found[name] for name in ("device", "torch", "triton", "seed")}
         for stage in found["stages"]:
             self.records[stage["stage"]] = {"stage": stage, **where, "alone": True, "timing": None}
-        return True
 
     def ended_early(self, why: str) -> None:
         """What has no result has failed for reasons of ours."""
