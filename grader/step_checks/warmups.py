@@ -227,7 +227,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
             options.page.show(EXERCISES, shown, file, True, f"{COMMAND} --watch")
         return 1
     lacking = no_triton() or interpreter_fault()
-    outcomes, to_do, following = [], "", ""
+    outcomes, to_do, following, writing = [], "", "", ""
     with contextlib.closing(runner_of(file, options)) as runner:
         for id, title in TITLES.items():
             if only not in ("", id):
@@ -237,12 +237,12 @@ def grade(options: Options, reporter: Reporter, only: str = "",
             outcomes.append(outcome)
             shown.steps = [step.as_dict() if step and old["id"] == id else old
                            for old in shown.steps]
-            if step is None and lines:
+            if step is None and lines and outcome != "wrong":
                 shown.sentence = lines[0]
             if not to_do and outcome not in ("pass", "skipped"):
                 to_do = f"{'fix' if lines else 'write'} step {id}"
-                following = (f"python autograder.py --hint {id}" if lines else
-                             f"{to_do} of {FOLDER}/{NAME}, then {COMMAND} --watch")
+                writing = f"{to_do} of {FOLDER}/{NAME}, then {COMMAND} --watch"
+                following = f"python autograder.py --hint {id}" if lines else writing
             said = "right" if outcome == "pass" else outcome.replace("_", " ")
             reporter.warm_up(outcome, f"{id} {title}: {said}", lines)
     if lacking and "skipped" in outcomes:
@@ -252,8 +252,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
     shown.outcome = next((one for one in outcomes if one not in ("pass", "not_started")),
                          "not_started" if right < len(outcomes) else "pass")
     if options.page is not None and not only:
-        options.page.show(EXERCISES, shown, file, True, f"{to_do} of {FOLDER}/{NAME}, then\n      "
-                          f"{COMMAND} --watch" if to_do else "python autograder.py")
+        options.page.show(EXERCISES, shown, file, True, writing or "python autograder.py")
     if then is not None:
         then(to_do)
     else:
