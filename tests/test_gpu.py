@@ -1,29 +1,17 @@
 """What only a GPU shows: CUDA graphs, torch.compile, offsets past 2**31, many heads."""
 
+import functools
+
 import pytest
 import torch
 
-import problem_1
-import problem_3
-import problem_4
-import problem_5
-import problem_6
-import problem_7
-import problem_8
-import problem_9
+from problem_1 import FlashAttention2Function
+from tests.test_attention_problems import ATTENTION, attend
 
 pytestmark = pytest.mark.gpu
 
-STAGES = {
-    1: lambda q, k, v: problem_1.FlashAttention2Function.apply(q, k, v, True)[0],
-    3: problem_3.flash_attention_forward,
-    4: problem_4.flash_attention_forward,
-    5: problem_5.flash_attention_forward,
-    6: problem_6.flash_attention_forward,
-    7: problem_7.flash_attention_forward,
-    8: problem_8.flash_attention_gqa,
-    9: lambda q, k, v: problem_9.flash_swda_with_sink(q, k, v, 100, 4),
-}
+STAGES = {1: lambda q, k, v: FlashAttention2Function.apply(q, k, v, True)[0]}
+STAGES |= {number: functools.partial(attend, number) for number in ATTENTION}
 
 
 def _inputs(B=1, H=2, N=300, D=64, dtype=torch.bfloat16):
@@ -33,8 +21,8 @@ def _inputs(B=1, H=2, N=300, D=64, dtype=torch.bfloat16):
     )
 
 
-def _run(attend, inputs, do):
-    o = attend(*inputs)
+def _run(function, inputs, do):
+    o = function(*inputs)
     return o, *torch.autograd.grad(o, inputs, do)
 
 
@@ -47,7 +35,7 @@ def test_torch_compile_keeps_the_graph_of_stage_1_whole_and_the_result():
         assert (x - y).float().norm() <= 2e-3 * y.float().norm()
 
 
-@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+@pytest.mark.parametrize("stage", ATTENTION)
 def test_a_cuda_graph_replays_forward_and_backward(stage):
     inputs = _inputs()
     do = torch.randn_like(inputs[0])
@@ -73,7 +61,7 @@ def test_nothing_is_recorded_without_gradients(stage):
         assert not STAGES[stage](*_inputs()).requires_grad
 
 
-@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+@pytest.mark.parametrize("stage", ATTENTION)
 def test_a_call_keeps_no_more_than_output_and_lse(stage):
     inputs = _inputs(H=4, N=4096)
     torch.cuda.synchronize()
@@ -84,7 +72,7 @@ def test_a_call_keeps_no_more_than_output_and_lse(stage):
     assert torch.cuda.max_memory_allocated() - before <= o.nbytes + lse_bytes + 4096
 
 
-@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+@pytest.mark.parametrize("stage", ATTENTION)
 def test_more_heads_than_a_grid_axis_holds(stage):
     inputs = _inputs(B=3, H=22000, N=2, D=16, dtype=torch.float16)
     do = torch.randn_like(inputs[0])
@@ -96,7 +84,7 @@ def test_more_heads_than_a_grid_axis_holds(stage):
 
 
 @pytest.mark.parametrize("D", [16, 64])
-@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+@pytest.mark.parametrize("stage", ATTENTION)
 def test_offsets_past_two_to_the_31_are_right(stage, D):
     # Rows 2**26 elements apart: row 100 starts past 2**32 elements.
     step = 2**26
@@ -116,7 +104,7 @@ def test_offsets_past_two_to_the_31_are_right(stage, D):
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+@pytest.mark.parametrize("stage", ATTENTION)
 def test_numbers_at_odd_addresses_give_the_same(stage):
     # The compiler loads 16 bytes at a time only where it knows the address to be a multiple of 16.
     inputs = _inputs(H=8, N=500)

@@ -151,7 +151,7 @@ def test_the_citation_agrees_with_the_project():
     (".github/SECURITY.md", 40), (".github/CODE_OF_CONDUCT.md", 40),
     (".github/pull_request_template.md", 40), ("AGENTS.md", 60), ("CONTRIBUTING.md", 60),
     ("grader/assignment/agents.md", 60)])
-def test_a_page_is_short_and_its_links_commands_and_files_are_there(name, most):
+def test_a_page_is_short_and_its_commands_and_files_are_there(name, most):
     page, folder = (ROOT / name).read_text("utf-8"), (ROOT / name).parent
     assert len(page.splitlines()) <= most and max(map(len, page.splitlines())) <= 120
     commands = [row for block in re.findall(r"```\n(.*?)```", page, re.S)
@@ -159,8 +159,6 @@ def test_a_page_is_short_and_its_links_commands_and_files_are_there(name, most):
     assert bool(commands) == (most == 60)
     for command in commands + re.findall(r"`((?:make|\S*python) [^`]*)`", page):
         assert_is_here(command)
-    for target in re.findall(r"\]\(([^)#]+)\)", page):
-        assert target.startswith("https://") or (folder / target).is_file(), target
     if folder == ROOT:
         for path in re.findall(r"`([\w./]+(?:/|\.py|\.toml|\.cff))`", page):
             assert all((ROOT / path.replace("_K", f"_{n}")).exists() for n in (1, 9)), path
