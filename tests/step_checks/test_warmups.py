@@ -350,6 +350,9 @@ def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
     assert "fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
     said = shown(text)
     assert "Warm-ups not finished" in said and "Next to write: step W.4" in said
+    left = "\n        raise NotImplementedError('step W.4')\n"
+    said = shown(SOLVED.replace("(x, axis=0)\n", "(x, axis=0)" + left, 1))
+    assert "W.4 is red" in said and said.lower().count("your code is there") == 1
     assert "Warm-ups crashed" in (said := shown("def f(:\n")) and "1 def f(:" in said
     assert "imports nothing_here" in shown("import nothing_here\n" + SOLVED)
 
