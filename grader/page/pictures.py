@@ -71,7 +71,7 @@ def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
         look += "Every tile that has a visible pair is visited, and no other. "
     key = LOOP_KEY
     if not shows_masked:
-        look += "Hatched tiles need a mask; whether this file applies one there is not known."
+        look += "Hatched tiles need a mask; the picture cannot show where this file applies one."
         key = (LOOP_KEY[0], ("cut cut-lines", "visited, needs a mask"), LOOP_KEY[2])
     return Picture("The loop over tiles", look.strip(), [
         Panel(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",

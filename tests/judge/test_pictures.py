@@ -23,7 +23,7 @@ def test_tiles_are_counted_from_the_rows_that_were_read():
     assert one.masked.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     look = pictures.loops([one], "L=40", False).look
     assert "Look at the crosses: the loop visits 2 tiles in vain" in look
-    assert "Hatched tiles need a mask; whether this file applies one there is not known." in look
+    assert "Hatched tiles need a mask; the picture cannot show where this file applies one." in look
 
 
 DIAGONAL = "D, BLOCK_N, MASKED=True)"
@@ -35,7 +35,7 @@ DIAGONAL = "D, BLOCK_N, MASKED=True)"
     ("MASKED=False", "MASKED=True", 21, "Every tile that has a visible pair"),
     ("MASKED=False", "MASKED=start_n >= BLOCK_N", 16, "Every tile that has a visible pair"),
     (DIAGONAL, DIAGONAL.replace("True", "False"), 0, "Look at the red rings: MASKED is False in 6"),
-    ("MASKED", "HIDES", 6, "whether this file applies one there is not known")],
+    ("MASKED", "HIDES", 6, "the picture cannot show where this file applies one")],
     ids=["solved", "everywhere", "computed", "nowhere", "other_name"])
 def test_a_tile_is_hatched_where_the_file_really_passes_masked(old, new, masked, said):
     source = (ROOT / "problem_4.py").read_text("utf-8").replace(old, new)
