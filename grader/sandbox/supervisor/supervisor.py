@@ -188,7 +188,6 @@ def run_worker(config: dict) -> None:
     try:
         os.chdir(os.path.dirname(config["path"]))
         if ON_LINUX:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             # If memory runs out all the same, the system should kill this process first.
             Path("/proc/self/oom_score_adj").write_text("1000")
         for limit, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, MAX_FOLDER_BYTES),
@@ -206,10 +205,9 @@ def run_worker(config: dict) -> None:
             os.setresuid(uid, uid, uid)
             # Between two looks of the supervisor, which says so.
             resource.setrlimit(resource.RLIMIT_NPROC, (2 * MAX_THREADS, 2 * MAX_THREADS))
-            if ON_LINUX:  # the change of user reset it
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             confined.append("user")
         if ON_LINUX:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user resets it
             confined += confine.drop_privileges(config["readable"])
             confined += confine.confine(
                 config["writable"], config["hidden"], config["readable"])
@@ -235,12 +233,16 @@ class Child:
     def __init__(self, pid: int):
         self.pid, self.returncode = pid, None
 
-    def reap(self) -> None:
-        """Collect all dead children, orphans included, because zombies count as processes."""
-        with contextlib.suppress(ChildProcessError):  # no child is left
+    def reap(self) -> bool:
+        """Collect all dead children, orphans included, because zombies count as processes.  ->
+        whether no child is left, and so no descendant either."""
+        try:
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 if ended[0] == self.pid:
                     self.returncode = os.waitstatus_to_exitcode(ended[1])
+        except ChildProcessError:
+            return True
+        return False
 
 
 def wait(control, child: Child, memory_bytes: int, folders: list[str]) -> str | None:
@@ -260,7 +262,7 @@ def wait(control, child: Child, memory_bytes: int, folders: list[str]) -> str | 
         if not ON_LINUX:
             continue
         start = time.monotonic()
-        members = process_tree(quickly=True)
+        members = process_tree()
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
         if sum(len(tasks(pid)) for pid in members) > MAX_THREADS:
@@ -285,32 +287,26 @@ def wait(control, child: Child, memory_bytes: int, folders: list[str]) -> str | 
 def end_all(child: Child) -> None:
     """Kill every descendant."""
     deadline = time.monotonic() + END_SECONDS
-    while True:
-        members = process_tree() if ON_LINUX else [child.pid] * (child.returncode is None)
-        for pid in members:
+    while not child.reap() and time.monotonic() < deadline:
+        for pid in process_tree() if ON_LINUX else [child.pid]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        child.reap()
-        if not members and child.returncode is not None or time.monotonic() > deadline:
-            return
         time.sleep(0.005)
 
 
-def process_tree(quickly: bool = False) -> list[int]:
-    """All live descendants of this process.
-
-    quickly: from the kernel's lists of children, which are a few files instead of one for every
-    process of the machine; processes that start meanwhile may be missed.
-    """
-    children = listed_children if quickly and LISTS_CHILDREN else all_children()
+def process_tree() -> list[int]:
+    """The descendants of this process, also dead ones that no one has collected; those that start
+    meanwhile may be missed."""
+    children = listed_children if LISTS_CHILDREN else all_children()
     found, waiting = [], [os.getpid()]
     while waiting:
         waiting += (below := children(waiting.pop()))
         found += below
-    return [pid for pid in found if is_alive(pid)]
+    return found
 
 
 def listed_children(pid: int) -> list[int]:
+    """From the kernel's lists, which are a few files instead of one per process of the machine."""
     found = []
     for task in tasks(pid):
         with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
@@ -321,25 +317,11 @@ def listed_children(pid: int) -> list[int]:
 def all_children() -> Callable[[int], list[int]]:
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if seen := state_and_parent(int(name)):
-            children.setdefault(seen[1], []).append(int(name))
-    return lambda pid: children.get(pid, [])
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process has live threads; one whose first thread ended only looks dead."""
-    seen = state_and_parent(pid)
-    return seen is not None and (seen[0] not in b"ZX" or len(tasks(pid)) > 1)
-
-
-def state_and_parent(pid: int) -> tuple[bytes, int] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
             # "pid (name) state parent ..."; the name may hold anything
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-        return state, int(parent)
-    except (OSError, ValueError):  # it ended meanwhile
-        return None
+            about = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2]
+            children.setdefault(int(about.split()[1]), []).append(int(name))
+    return lambda pid: children.get(pid, [])
 
 
 def tasks(pid: int) -> list[str]:
