@@ -18,12 +18,10 @@ LIBDEVICE = {name: getattr(np, name) for name in ALIKE} | {
     "round": lambda x: np.trunc(x + np.copysign(0.5, x)), "fma": lambda x, y, z: x * y + z,
     "fdim": lambda x, y: np.maximum(x - y, 0), "saturate": lambda x: np.clip(x, 0, 1),
     "fdivide": np.divide, "erf": np.vectorize(math.erf), "erfc": np.vectorize(math.erfc),
-} | {name + kind: test for name, test in (
-    ("isnan", np.isnan), ("isinf", np.isinf), ("finite", np.isfinite), ("isfinite", np.isfinite),
-    ("signbit", np.signbit)) for kind in "fd"} | {
-    f"{kind}{name}_rn": operation for kind in "fd" for name, operation in (
-        ("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide),
-        ("sqrt", np.sqrt), ("rcp", np.reciprocal))}
+    "isnan": np.isnan, "isinf": np.isinf, "finite": np.isfinite, "isfinite": np.isfinite,
+    "signbit": np.signbit, "add_rn": np.add, "sub_rn": np.subtract, "mul_rn": np.multiply,
+    "div_rn": np.divide, "sqrt_rn": np.sqrt, "rcp_rn": np.reciprocal,
+}
 
 
 class NeedsGPU(RuntimeError):
@@ -43,7 +41,9 @@ class NoHandle:
 def libdevice(symbol: str, arguments: list[np.ndarray]) -> np.ndarray:
     """Call a function of libdevice; symbol: "__nv_exp2f", say."""
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
-    operation = LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"))
+    # "exp2f" and "exp2", "isnand" and "isnanf", "fadd_rn" and "dadd_rn"
+    operation = next((LIBDEVICE[one] for one in (
+        name, name.removesuffix("f"), name.removesuffix("d"), name[1:]) if one in LIBDEVICE), None)
     if operation is None:
         raise NeedsGPU(f"NumPy has no function like libdevice's {symbol}")
     with np.errstate(all="ignore"):

@@ -285,8 +285,7 @@ def _know_constants(core, interpreter) -> None:
 
 def _ask_conditions(core, interpreter) -> None:
     """Evaluate `while tl.condition(i < n)`, whose object would otherwise always be true."""
-    if condition := getattr(core, "condition", None):
-        condition.__bool__ = lambda self: bool(self.condition)
+    core.condition.__bool__ = lambda self: bool(self.condition)
 
 
 def _refuse_truth(interpreter, path: str) -> None:
