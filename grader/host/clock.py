@@ -44,16 +44,19 @@ def is_overloaded() -> bool:
 
 def waited_seconds(pid: int) -> float:
     """Seconds for which a process's first thread was ready but had no CPU; 0 if not known."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    found = _words(pid, "schedstat")
+    return int(found[1]) / 1e9 if found else 0.0
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process and its threads so far; 0 if not known."""
+    found = _words(pid, "stat")
+    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK") if found else 0.0
+
+
+def _words(pid: int, name: str) -> list[str]:
+    """What the kernel says of a process, after its name, which may hold anything; [] if nothing."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
+        return Path(f"/proc/{pid}/{name}").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
