@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import settings
+from grader.cli import add_option as _add
 from grader.course.stages import STAGES
 from grader.host import files
 
@@ -16,8 +17,6 @@ DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 ALIKE = 8  # first bytes by which a command's own output is recognised
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
-TYPES = {"N": int, "S": float, "X": float} | dict.fromkeys(
-    ("1-7", "NAME", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"), str)
 SAY_SECONDS = 30.0  # between two lines of progress without a terminal
 
 
@@ -116,14 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     _add(packing, "--cases FILE", "your own cases, TOML; Gradescope only: Classroom 50 publishes a "
          "kit")
     return parser
-
-
-def _add(command, words: str, help: str, **more) -> None:
-    """Add an option.  words: its name and its value, which gives its type."""
-    name, _, takes = words.partition(" ")
-    if takes:
-        more |= {"metavar": takes, "type": TYPES.get(takes, Path)}
-    command.add_argument(name, help=help, **more if takes else {"action": "store_true"})
 
 
 def _gradebooks(one_of, command) -> None:

@@ -6,6 +6,7 @@ answered at once, on any machine.
 
 import argparse
 import contextlib
+import functools
 import os
 import secrets
 import signal
@@ -21,6 +22,9 @@ from grader.host.files import is_stream
 from grader.report import overview, results, submit
 from grader.report.screen import Reporter
 
+TYPES = {"N": int, "S": float, "X": float, "GIB": float} | dict.fromkeys(
+    ("STEP", "NAME", "1-7", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"),
+    str)  # of an option's value; others are paths
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
@@ -89,68 +93,59 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     return _Grading(arguments, asked or list(numbers), everything, program).run()
 
 
+def add_option(command, words: str, help: str, **more) -> None:
+    """Add an option.  words: its name and its value, which gives its type."""
+    name, _, takes = words.partition(" ")
+    if takes:
+        more |= {"metavar": takes, "type": TYPES.get(takes, Path)}
+    command.add_argument(name, help=help, **more if takes else {"action": "store_true"})
+
+
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python {program}", usage=f"python {program} [--p{numbers[0]} ...] [options]",
         description="Grade the problems named, or all that this program grades.",
         epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
-    problems = parser.add_argument_group("which problems")
+    add = functools.partial(add_option, parser.add_argument_group("which problems"))
     for n in numbers:
-        problems.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
+        add(f"--p{n}", f"grade problem_{n}.py")
     parser.set_defaults(warmup=False)
     if 1 in numbers:
-        problems.add_argument("--warmup", action="store_true", help="grade warmups/warmups.py")
-    problems.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
-                          help="where the problem files are (default: here)")
+        add("--warmup", "grade warmups/warmups.py")
+    add("--submission DIR", "where the problem files are (default: here)", default=Path("."))
 
-    working = parser.add_argument_group("while you work")
-    working.add_argument("--watch", action="store_true",
-                         help="grade again whenever a file is saved, up to the first wrong case")
-    working.add_argument("--quick", action="store_true", help="standard cases only")
-    working.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
-    working.add_argument("--step", metavar="STEP", default="",
-                         help="ask one step alone, say 3.5, and print an example that it fails")
-    working.add_argument("--case", metavar="NAME", default="",
-                         help="ask this one case only, by the name a failing report gives")
-    working.add_argument("--seed", metavar="N", type=int,
-                         help="the inputs of an earlier run once more")
-    working.add_argument("--show", action="store_true",
-                         help="draw the attention matrix that the first wrong case really uses")
-    working.add_argument("--plot", metavar="FILE", type=Path,
-                         help="write that drawing there, as an .svg file")
-    working.add_argument("--submit", action="store_true",
-                         help="also write submission.zip, to hand in: the files and this report")
-    working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
-    working.add_argument("--page", metavar="FILE", type=Path, nargs="?", const=Path(""),
-                         help="a page with pictures: with --watch in the browser, beside the "
-                              "editor; or written to this .html file")
-    working.add_argument("--profile", action="store_true",
-                         help="on a GPU: where the time of your kernels goes, and what to try")
-    working.add_argument("--doctor", action="store_true",
-                         help="what this machine can run, and what to install")
-    working.add_argument("--verbose", action="store_true",
-                         help="a line for every case, what it printed, and what held the files")
+    add = functools.partial(add_option, parser.add_argument_group("while you work"))
+    add("--watch", "grade again whenever a file is saved, up to the first wrong case")
+    add("--quick", "standard cases only")
+    add("--hint STEP", "print the next hint for a step, say 4.2")
+    add("--step STEP", "ask one step alone, say 3.5, and print an example that it fails",
+        default="")
+    add("--case NAME", "ask this one case only, by the name a failing report gives", default="")
+    add("--seed N", "the inputs of an earlier run once more")
+    add("--show", "draw the attention matrix that the first wrong case really uses")
+    add("--plot FILE", "write that drawing there, as an .svg file")
+    add("--submit", "also write submission.zip, to hand in: the files and this report")
+    add("--no-benchmark", "do not time anything")
+    add("--page FILE", "a page with pictures: with --watch in the browser, beside the editor; or "
+        "written to this .html file", nargs="?", const=Path(""))
+    add("--profile", "on a GPU: where the time of your kernels goes, and what to try")
+    add("--doctor", "what this machine can run, and what to install")
+    add("--verbose", "a line for every case, what it printed, and what held the files")
 
     grading = parser.add_argument_group("for those who grade")
-    grading.add_argument("--json", metavar="FILE", type=Path,
-                         help="write the results there too, whole after every problem")
-    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
-                         help="seconds for one call of the code (default: 60)")
-    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
-                         help="seconds for all that is asked of one file (default: 600)")
-    grading.add_argument("--memory", metavar="GIB", type=float,
-                         help="host memory the code may hold (default: half of what is free, at "
-                              "most 16)")
-    grading.add_argument("--worker-user", metavar="NAME", default="auto",
-                         help="run the files as this account (root only); none: as yourself; "
-                              "default, if you are root: each worker under a user id of its own")
-    grading.add_argument("--cases", metavar="FILE", type=Path,
-                         help="cases of your own, TOML, which students do not have")
-    grading.add_argument("--replay-all", action="store_true",
-                         help="carry out every right case again, on other numbers, not five")
-    grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
-                         help="another folder that the files may not see, such as all submissions")
+    add = functools.partial(add_option, grading)
+    add("--json FILE", "write the results there too, whole after every problem")
+    add("--timeout S", "seconds for one call of the code (default: 60)", default=60.0)
+    add("--stage-timeout S", "seconds for all that is asked of one file (default: 600)",
+        default=600.0)
+    add("--memory GIB", "host memory the code may hold (default: half of what is free, at most 16)")
+    add("--worker-user NAME", "run the files as this account (root only); none: as yourself; "
+        "default, if you are root: each worker under a user id of its own", default="auto")
+    add("--cases FILE", "cases of your own, TOML, which students do not have")
+    add("--replay-all", "carry out every right case again, on other numbers, not five")
+    add("--hide DIR", "another folder that the files may not see, such as all submissions",
+        action="append", default=[])
     grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
                          help="cpu: Triton's interpreter even where there is a GPU")
     return parser
@@ -176,22 +171,18 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
         folder = Path(os.path.realpath(arguments.json)).parent
         if arguments.json.is_dir() or not folder.is_dir():
             return f"--json: want a file in a directory that exists; got {arguments.json}"
-    if arguments.plot is not None and (
-            arguments.plot.suffix != ".svg" or not arguments.plot.parent.is_dir()):
-        return f"--plot: want an .svg file in a directory that exists; got {arguments.plot}"
-    if arguments.submit and (arguments.quick or arguments.watch or arguments.case
-                             or arguments.step):
+    for option, path, end in (("--plot", arguments.plot, ".svg"),
+                              ("--page", arguments.page, ".html")):
+        if path and path.name and (path.suffix != end or not path.parent.is_dir()):
+            return f"{option}: want an {end} file in a directory that exists; got {path}"
+    part = arguments.quick or arguments.watch or arguments.case or arguments.step
+    if arguments.submit and part:
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
-    if arguments.page is not None:
-        if not arguments.page.name and not arguments.watch:
-            return "--page: want an .html file, or --watch with it; got neither"
-        if arguments.page.name and (arguments.page.suffix != ".html"
-                                    or not arguments.page.parent.is_dir()):
-            return f"--page: want an .html file in a directory that exists; got {arguments.page}"
-        if arguments.step:
-            return "--page: want a whole problem; got --step with it"
-    if arguments.profile and (arguments.quick or arguments.watch or arguments.case
-                              or arguments.step or arguments.warmup):
+    if arguments.page and not arguments.page.name and not arguments.watch:
+        return "--page: want an .html file, or --watch with it; got neither"
+    if arguments.page and arguments.step:
+        return "--page: want a whole problem; got --step with it"
+    if arguments.profile and (part or arguments.warmup):
         return ("--profile: want every case asked, for a wrong kernel is not profiled; got "
                 "--quick, --watch, --case, --step or --warmup with it")
     exercises = list(record.EXERCISES) if 1 in numbers else []
