@@ -1,12 +1,7 @@
-"""Reads GPU memory from the driver, in the grader's own process.
-
-A worker can lie about its memory, and its allocator misses a raw cudaMalloc.  The driver counts the
-whole device, so its count means something only while nothing else uses the GPU.
-"""
+"""Asks the driver, in the grader's own process, whether others hold the GPU's memory."""
 
 import random
 import re
-import threading
 import time
 
 import torch
@@ -14,7 +9,6 @@ import torch
 from grader.course.calls import SubmissionError
 from grader.host.clock import Clock
 
-POLL_SECONDS = 0.0002
 WAIT_SECONDS, WAITS = 60.0, 3  # for others to free memory: seconds each time, times per stage
 SPARE_GIB = 1.0  # on top of what was asked for: a context, and later cases
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
@@ -22,32 +16,6 @@ FREE = r"of which ([\d.]+) ([GMK])iB is free"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
 # Errors that do not come from PyTorch's allocator: no memory for a context, or for a kernel.
 DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
-
-
-def used_bytes() -> int:
-    """GPU memory in use now, without this process's tensors."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved()
-
-
-class Peak:
-    """`with Peak() as peak:` polls the driver; afterwards peak.bytes is the largest count."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes = used_bytes()
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self._poll, daemon=True)
-        self.thread.start()
-        return self
-
-    def _poll(self) -> None:
-        while not self.done.wait(POLL_SECONDS):
-            self.bytes = max(self.bytes, used_bytes())
-
-    def __exit__(self, *error) -> None:
-        self.done.set()
-        self.thread.join()
-        self.bytes = max(self.bytes, used_bytes())
 
 
 def ran_out(error: SubmissionError) -> bool:

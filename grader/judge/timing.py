@@ -4,8 +4,8 @@ GPU only; reported, never part of a verdict.  The clock is the parent's, outside
 request of few calls and one of many are timed, and the time of a call is their difference over the
 number of calls, so that the constant cost of a request cancels.  No two timed calls have the same
 inputs.  The answer of one, drawn by lot, is judged, and must equal bit for bit what the recorded
-kernels give in a replaying worker.  Memory is the worker's count if the driver's agrees with it,
-else the driver's.  Results that are too noisy are left out.
+kernels give in a replaying worker.  Memory is PyTorch's count, in the worker.  Results that are too
+noisy are left out.
 """
 
 import secrets
@@ -22,7 +22,6 @@ from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import Built, build
 from grader.course.stages import Stage
-from grader.host import device_memory
 from grader.host.session import STEP, Session
 from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
@@ -35,7 +34,6 @@ from reference import naive_attention
 ROUNDS = 5
 FEW, WARM, MOST = 2, 8, 2000  # calls per request
 NOISY = 0.25  # of the median: a larger spread is no measurement
-ROUGH_MIB = 64  # the driver counts in blocks, and includes PyTorch's cache
 TARGET_SECONDS = 0.06  # of device work per round, enough for a clock outside of the worker
 MIB = 2**20
 SKIPPED = "timing skipped: no GPU, so the cases were small"
@@ -146,11 +144,7 @@ def _measure_submission(stage: Stage, session: Session, replay,
     call = _lengthened(built.call)
     try:
         session.prepare(call)  # inputs are counted separately
-        with device_memory.Peak() as driver:
-            before = driver.bytes
-            peak = session.memory(call)
-        grown = driver.bytes - before
-        peak = inputs + (grown if grown > peak + ROUGH_MIB * MIB else peak)
+        peak = inputs + session.memory(call)
         timed = _Timed(session, call)
         ms, spread = measure(timed)
         turn, kept = timed.kept

@@ -285,7 +285,6 @@ class Server:
         self.synchronize()
         if not self.on_cuda:
             raise Failure("crashed", "memory is measured on a GPU only")
-        torch.cuda.empty_cache()  # the parent asks the driver, which counts cached memory, too
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         self._once(*map(self.prepared.get, ("request", "inputs", "upstream")))
