@@ -370,11 +370,18 @@ def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
     assert grading.result.earned == ["standard", "robust"]
 
 
-def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
-    session = failing("crashed", False, is_refilled)
+@pytest.mark.parametrize("session, points, started, failed, ends", [
+    (failing("crashed", False, is_refilled), 140, 1, 1, False),  # an exception
+    (failing("crashed", True, is_refilled), 140, 2, 1, False),  # a dead worker is replaced once
+    (failing("crashed", True, lambda call: True), 0, 2, 2, True),
+    (failing("timeout", True, lambda call: call.inputs["q"].shape[2] == 65), 140, 1, 1, True)])
+def test_what_a_failing_case_costs_the_worker_and_the_other_cases(graded, session, points, started,
+                                                                 failed, ends):
     result = graded(session)
-    assert (result.outcome, result.points, session.started) == ("crashed", 140, 1)
-    assert [check.outcome for check in result.checks].count("crashed") == 1
+    assert (result.points, session.started) == (points, started)
+    outcomes = [check.outcome for check in result.checks if check.outcome != "pass"]
+    assert len(outcomes) == failed and set(outcomes) == {result.outcome}
+    assert ("no more cases were run" in result.sentence) == ends
 
 
 def late(waited_for_cpu, at_import=False, times=1):
@@ -423,27 +430,31 @@ def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monk
     assert seen[0][0] is under_way
 
 
-def test_a_starved_replay_is_made_again(graded, monkeypatch):
-    calls = []
+def failing_replays(error, when=lambda number: True):
+    """Workers that fail at those calls, counted from 1, that `when` is true of."""
+    class Failing(Replaying):
+        calls = 0
 
-    def replay(self, call, trace):
-        calls.append(call)
-        if len(calls) == 2:
-            raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
-        return Honest().run(call).outputs[0]
+        def replay(self, call, trace):
+            Failing.calls += 1
+            if when(Failing.calls):
+                raise error
+            return super().replay(call, trace)
+    return Failing
 
-    monkeypatch.setattr(Replaying, "replay", replay)
-    result = graded(Honest, quick=True)
+
+LATE = SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
+
+
+def test_a_starved_replay_is_made_again(graded):
+    replaying = failing_replays(LATE, lambda number: number == 2)
+    result = graded(Honest, replaying=replaying, quick=True)
     replayed = min(replay_check.HANDFUL, len(result.checks))
-    assert (result.outcome, len(calls)) == ("pass", replayed + 1)
+    assert (result.outcome, replaying.calls) == ("pass", replayed + 1)
 
 
-def test_a_replay_that_is_late_twice_is_a_timeout(graded, monkeypatch):
-    def replay(self, call, trace):
-        raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
-
-    monkeypatch.setattr(Replaying, "replay", replay)
-    result = graded(Honest)
+def test_a_replay_that_is_late_twice_is_a_timeout(graded):
+    result = graded(Honest, replaying=failing_replays(LATE))
     late = next(check for check in result.checks if check.outcome == "timeout")
     assert result.outcome == "timeout" and "Repeated in a clean process" in late.lines[0]
 
@@ -476,27 +487,6 @@ def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, m
     monkeypatch.setattr(run_cases, "judge_reply", judge)
     result = graded(Honest)
     assert (result.outcome, result.points) == ("pass", 200) and len(failed) > 10
-
-
-def test_a_dead_worker_is_replaced_once(graded):
-    session = failing("crashed", True, is_refilled)
-    result = graded(session)
-    assert session.started == 2 and result.sentence == ""
-    assert [check.outcome for check in result.checks].count("pass") == len(result.checks) - 1
-
-
-def test_a_second_death_ends_the_stage(graded):
-    session = failing("crashed", True, lambda call: True)
-    result = graded(session)
-    assert session.started == 2 and len(result.checks) == 2
-    assert (result.outcome, result.points) == ("crashed", 0)
-    assert "no more cases were run" in result.sentence
-
-
-def test_a_timeout_ends_the_stage_and_cases_not_run_earn_nothing(graded):
-    result = graded(failing("timeout", True, lambda call: call.inputs["q"].shape[2] == 65))
-    assert (result.outcome, result.points) == ("timeout", 140)
-    assert "no more cases were run" in result.sentence
 
 
 def test_an_error_at_import_is_the_stages_outcome(graded):
@@ -655,11 +645,6 @@ def test_memory_that_does_not_come_back_for_a_replay_is_no_fault_of_the_file(gra
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
     monkeypatch.setattr(device_memory, "WAIT_SECONDS", 0)
     on_a_gpu(monkeypatch)
-
-    def replay(self, call, trace):
-        raise out_of_memory("3.10 GiB")
-
-    monkeypatch.setattr(Replaying, "replay", replay)
-    result = graded(Honest)
+    result = graded(Honest, replaying=failing_replays(out_of_memory("3.10 GiB")))
     assert result.outcome == "grader_fault" and result.points == 0
     assert any("other processes hold 7" in check.message for check in result.checks)
