@@ -1,6 +1,7 @@
 """An error whose text never comes."""
 # stage: 2
-# outcome: crashed
+# outcome: timeout
+# options: --timeout 5
 import time
 
 

@@ -1,10 +1,10 @@
 """Turns an exception in a submission into one sentence, an id and the student's line."""
 
 import importlib.util
+import linecache
 import re
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from traceback import FrameSummary, extract_tb
 
 import numpy
@@ -82,33 +82,11 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "needs one shape and dtype after both branches of an if: use tl.where, or a constexpr "
      "condition"),
 ))
-TEXT_SECONDS = 5.0
 TELLING = {"blank-step", "out-of-bounds-read", "out-of-bounds-write"}  # more than WANTS do
 OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
 def explain(error: BaseException, path: str, where: str) -> dict:
-    """What to say about anything a submission raised.  It has TEXT_SECONDS, because the
-    submission's own code may make the message; a worker that is still busy with that has to end."""
-    kind = type(error).__name__
-    found = {"outcome": "crashed", "id": "", "line": None, "column": None, "lines": [],
-             "detail": "", "fatal": True,
-             "sentence": f"{kind} {where}; its message took more than {TEXT_SECONDS:g} s to make"}
-
-    def say():
-        try:
-            found.update(_explained(error, path, where))
-        except OSError:  # the file removed what this reads
-            found.update(sentence=f"{kind} {where}")
-
-    thread = Thread(target=say, daemon=True)
-    with suppress(RuntimeError):  # the file has started all the threads it may
-        thread.start()
-        thread.join(TEXT_SECONDS)
-    return dict(found)
-
-
-def _explained(error: BaseException, path: str, where: str) -> dict:
     """outcome, id, sentence, detail, line, column, lines, fatal for anything a submission raised.
 
     path: the submission's file; where: "while being imported" or "when it was called".  line: the
@@ -305,7 +283,7 @@ def _compile_error_place(error, path: str) -> tuple[int, int] | None:
 
 
 def _source(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+    return [row.rstrip("\n") for row in linecache.getlines(path)]
 
 
 def _source_line(path: str, line: int | None) -> str:
