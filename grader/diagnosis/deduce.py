@@ -5,28 +5,28 @@ from grader.course.stages import Stage
 # The wrong gradients -> what follows, and the places left.  In stages 8 and 9 one kernel computes
 # dq and another dk and dv; in stage 1 all are made from one P.
 KERNELS = {
-    ("q",): ("The gradients of k and v are right, so the saved lse and delta are too: the mistake "
+    ("q",): ("k.grad and v.grad are right, so the saved lse and delta are too: the mistake "
              "is in the code that computes only dq.", ()),
-    ("k",): ("The gradient of v is right and comes from the same P in the same loop, so dS is "
+    ("k",): ("v.grad is right and comes from the same P in the same loop, so dS is "
              "wrong (its delta or its dP), or what dS is multiplied by.",
              ("dkdv products", "delta", "dkdv calls")),
-    ("v",): ("The gradient of k is right and comes from the same P in the same loop, so the "
+    ("v",): ("k.grad is right and comes from the same P in the same loop, so the "
              "product of P and dO is wrong.", ("dkdv products",)),
-    ("k", "v"): ("The gradient of q is right, so the saved lse is too. The mistake is in the code "
+    ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
-    ("q", "k"): ("The gradient of v is right, so the saved lse and P are too: dS is wrong in both "
+    ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong in both "
                  "kernels.", ("delta", "dq products", "dkdv products")),
     ("q", "k", "v"): ("o is right and every gradient is wrong. They share the saved lse; or both "
                       "kernels have the same mistake.", ("lse", "dq P", "dkdv P")),
     ("sink_logits",): ("The other gradients are right, so lse and delta are too.", ("dsink",)),
 }
 ONE_P = {
-    ("q",): ("The gradients of k and v are right, so P and dS are too.", ("dq products",)),
-    ("k",): ("The gradients of q and v are right, so P and dS are too.", ("dkdv products",)),
-    ("v",): ("The gradients of q and k are right, so P is too.", ("dkdv products",)),
-    ("k", "v"): ("The gradient of q is right, so P and dS are too.", ("dkdv products",)),
-    ("q", "k"): ("The gradient of v is right, so P is too: dS is wrong.",
+    ("q",): ("k.grad and v.grad are right, so P and dS are too.", ("dq products",)),
+    ("k",): ("q.grad and v.grad are right, so P and dS are too.", ("dkdv products",)),
+    ("v",): ("q.grad and k.grad are right, so P is too.", ("dkdv products",)),
+    ("k", "v"): ("q.grad is right, so P and dS are too.", ("dkdv products",)),
+    ("q", "k"): ("v.grad is right, so P is too: dS is wrong.",
                  ("delta", "dq products")),
     ("q", "k", "v"): ("o and lse are right and every gradient is wrong: so is P, or every product "
                       "with it.", ("dq P", "dq products")),

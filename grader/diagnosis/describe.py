@@ -85,7 +85,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
                 or _of_factor(case, x, truth, bad, verdict) or _of_small_errors(rows, verdict)
                 or _pattern(case, bad, x, truth))
-    what = (_how_far(_as_code(name), verdict), *[seen] * bool(seen))
+    what = (_how_far(tensor_name(name), verdict), *[seen] * bool(seen))
     return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
 
 
@@ -96,11 +96,7 @@ WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w
 
 
 def tensor_name(name: str) -> str:
-    """A tensor in words: "the gradient of k", "o"."""
-    return f"the gradient of {name[2:]}" if name.startswith("d_") else name
-
-
-def _as_code(name: str) -> str:
+    """A tensor as messages call it: "k.grad", "o"."""
     return f"{name[2:]}.grad" if name.startswith("d_") else name
 
 
@@ -348,7 +344,7 @@ def _worst(case: Case, name: str, rows: torch.Tensor, x: torch.Tensor, truth: to
         special = {truth.shape[2] - 1: "the last row", case.window: "the first row that the window "
                    "hides a key from"}.get(index[2], "")
     place = ", ".join(map(str, (*index, *[column] * (truth.dim() > rows.dim()))))
-    return (f"{_as_code(name)}[{place}]" + f" (in {special})" * bool(special)
+    return (f"{tensor_name(name)}[{place}]" + f" (in {special})" * bool(special)
             + f" is {got[column]:.5g} and should be {want[column]:.5g}")
 
 

@@ -240,9 +240,9 @@ def test_a_pattern_stays_within_twelve_lines_and_points_at_no_step(id):
 
 
 def test_what_was_seen_of_a_gradient_points_at_the_steps_that_are_left():
-    finding = describe.Finding("rows", "rows 0-9", ("the gradient of k differs",),
+    finding = describe.Finding("rows", "rows 0-9", ("k.grad differs",),
                             ("dkdv products", "delta"))
-    lines = told(finding, STAGES[8], seen=("The gradient of v is right.",))
+    lines = told(finding, STAGES[8], seen=("v.grad is right.",))
     assert "look at step 8.17 or 8.9; more: python autograder_optional.py --hint 8.17" in lines
 
 
