@@ -65,10 +65,7 @@ def is_held(name: str) -> bool:
     """Whether a process has this slot."""
     probe = lock(name)
     try:
-        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        return not is_mine(probe, fcntl.LOCK_SH)
     finally:
         os.close(probe)
 
@@ -79,10 +76,10 @@ def lock(name: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def is_mine(lock: int) -> bool:
+def is_mine(lock: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Try to take the lock; it lasts until the file is closed or this process ends."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False

@@ -94,7 +94,7 @@ class Replay:
             self.storages[number] = there.to(self.device, copy=True).untyped_storage()
         for number, about in kept.items():
             for at, other, byte in about.get("moved", ()):
-                target = self._view([number, at // 8, [], [], "int64"])
+                target = self._tensor([number, at // 8, [], [], "int64"])
                 target.fill_(self._at(other, byte))
 
     # ----------------------------------------------------------------- values
@@ -111,9 +111,6 @@ class Replay:
         raise Unrepeatable(f"it passed a {what} on, which is neither a tensor nor a number")
 
     def _tensor(self, what) -> torch.Tensor:
-        return self._view(what)
-
-    def _view(self, what) -> torch.Tensor:
         number, offset, shape, stride, dtype = what
         storage = self.storages.get(number)
         if storage is None:
