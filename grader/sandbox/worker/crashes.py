@@ -5,7 +5,7 @@ import linecache
 import re
 from contextlib import suppress
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
+from traceback import FrameSummary, extract_tb, walk_tb
 
 import numpy
 
@@ -225,9 +225,16 @@ def _reason(error) -> str:
 
 
 def _text(error) -> str:
-    """str(error), which may be the submission's own code: it can raise, or return no string."""
+    """str(error), which may be the submission's own code: it can raise, or return no string.  A
+    tile, which the interpreter writes as all its numbers, is written as on a GPU, "fp32[16, 16]".
+    """
     try:
         text = str(error)
+        for frame, _ in [*walk_tb(error.__traceback__)][-1:]:
+            for value in frame.f_locals.values():
+                numbers = getattr(getattr(value, "handle", None), "data", None)
+                if isinstance(numbers, numpy.ndarray):
+                    text = text.replace(str(numbers), f"{value.dtype}{[*numbers.shape]}")
     except BaseException:
         return "(its __str__ failed)"
     return text[:MAX_TEXT]

@@ -1,7 +1,9 @@
 """Triton's errors: the student's line and column, what Triton wants, what to try."""
 
 import textwrap
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from grader.sandbox.kernels.bounds import OutOfBounds
@@ -48,6 +50,23 @@ def test_what_triton_says_is_followed_by_what_it_wants(tmp_path, said, id, wants
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["line"] == 6 and found["outcome"] == "crashed" and found["id"] == id
     assert (found["line"], found["column"]) == (6, 5) and wants in found["sentence"]
+
+
+def test_a_tile_in_an_error_is_its_dtype_and_shape(tmp_path):
+    path = tmp_path / "problem_3.py"
+    path.write_text("def kernel():\n    cast(tile())\n", "utf-8")
+    numbers = np.random.default_rng(0).normal(size=(16, 16))
+
+    def cast(input):
+        raise AssertionError(f"cannot cast {input.handle.data} to pointer<fp32>")
+
+    scope = {"cast": cast, "tile": lambda: SimpleNamespace(
+        dtype="fp32", handle=SimpleNamespace(data=numbers))}
+    exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
+    with pytest.raises(AssertionError) as raised:
+        scope["kernel"]()
+    found = crashes.explain(raised.value, str(path), "when it was called")
+    assert "cannot cast fp32[16, 16] to pointer<fp32>" in found["sentence"]
 
 
 def test_an_error_without_words_quotes_the_line_that_raised_it(tmp_path):
