@@ -98,11 +98,12 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
     clock, unrun = context.options.clock, "so no more cases were run."
     if clock.is_over():
         return "timeout", f"{clock.words()} in {place}, {unrun}"
-    blank, red = (check.diagnosis or {}).get("id") == "blank-step", context.result.red
-    if blank or context.options.may_stop and red and (
+    if (check.diagnosis or {}).get("id") == "blank-step":
+        step = check.diagnosis["step"]
+        return "crashed", f"the other cases wait for {f'step {step}' if step else 'it'}."
+    if context.options.may_stop and context.result.red and (
             check.group == "robust" and check.outcome not in ("pass", "skipped")):
-        step = check.diagnosis["step"] if blank else red[0]
-        return check.outcome, f"the other cases wait for {f'step {step}' if step else 'it'}."
+        return check.outcome, "the rest was not run."
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
     return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None

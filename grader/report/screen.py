@@ -156,8 +156,9 @@ class Reporter:
             return  # the steps say so
         # The lines of a red step, above, say more, unless something else is wrong here.
         about = check.diagnosis or {}
-        brief = self.red and not self.whole and (about.get("step") in self.red or (
-            check.outcome == "wrong" and about.get("kind", "step") == "step"))
+        brief = self.red and not self.whole and (
+            {about.get("step"), *check.steps} & {*self.red}
+            or check.outcome == "wrong" and about.get("kind", "step") == "step")
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{_mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")

@@ -310,8 +310,7 @@ def with_red_steps(*checks, outcome="wrong"):
 
 def test_of_cases_that_a_red_step_explains_the_first_is_a_line_and_the_others_are_counted():
     wrong = check("wrong", what="o differs by 20 %.", diagnosis={"kind": "step", "step": "3.4"})
-    crash = check("crashed", what="NameError: x", detail="File 1\nNameError: x",
-                  diagnosis={"id": "", "step": "3.4"})
+    crash = check("crashed", what="NameError: x", detail="File 1\nNameError: x", steps=("3.4",))
     text = with_red_steps(wrong, crash, check("pass"))
     assert "Failed: wrong (B=1, H=8, L=512, D=16)\nP3: 1 of 3 passed, 1 wrong, 1 crashed," in text
     assert "differs" not in text and "NameError" not in text
