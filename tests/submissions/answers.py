@@ -63,18 +63,6 @@ def overwrites_input(x):
     return x.clone()
 
 
-def keeps_score_matrix(x):
-    square = torch.zeros(256, 1024)
-    return x * 2 + square[0, 0]
-
-
-def frees_as_it_goes(x):
-    for _ in range(10):
-        y = torch.zeros(1024)
-        del y
-    return x * 2
-
-
 def matrix_product(x):
     return x @ (2 * torch.eye(x.shape[1]))
 

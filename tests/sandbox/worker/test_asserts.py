@@ -1,23 +1,12 @@
 """An assert that fails is told with its condition and its numbers."""
 
-import textwrap
-
 import pytest
 
 from grader.course.calls import SubmissionError
 from grader.host.processes import Worker
 from grader.host.session import Session
-from grader.sandbox.worker import crashes
+from tests.sandbox.worker.test_crashes import raised
 from tests.sessions import double_call
-
-
-def _told(source: str, path) -> dict:
-    path.write_text(textwrap.dedent(source))
-    try:
-        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "a"})
-    except BaseException as error:
-        return crashes.explain(error, str(path), "when it was called")
-    raise AssertionError("nothing was raised")
 
 
 @pytest.mark.parametrize("statement, said", [
@@ -33,7 +22,7 @@ def _told(source: str, path) -> dict:
     ("assert False", "assert False does not hold"),
 ])
 def test_an_assert_of_python_says_its_condition_and_its_numbers(tmp_path, statement, said):
-    found = _told(f"""\
+    found = raised(f"""\
 import torch
 def call(q, D, shape):
     {statement}
