@@ -87,7 +87,7 @@ def told(step: dict) -> str:
     returned."""
     change = f"{step['place']}: {step['change']}" if step.get("change") else ""
     seen = [*step.get("seen", ()), *step["text"].splitlines()[1:], step["text"]]  # or an older JSON
-    return (step.get("says") or change or seen[0]).removesuffix(".")
+    return (step.get("says") or change or seen[0]).partition("\n")[0].removesuffix(".")
 
 
 @dataclass(frozen=True)

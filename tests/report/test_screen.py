@@ -289,6 +289,12 @@ def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line()
         "✗ step 3.6: problem_3.py:170: `and` does not join tiles.\n❌ P3 Correctness")
 
 
+def test_of_a_second_red_step_that_crashes_in_two_lines_the_first_is_shown():
+    crash = StepCheck("3.6", WRONG, given="N=40", seen=("tl.load reads 3 numbers.\nrows 5-7.",))
+    Reporter(stream := io.StringIO()).show_steps(STAGES[3], [RED[0], crash.as_dict()])
+    assert stream.getvalue().endswith("\n✗ step 3.6: tl.load reads 3 numbers.\n")
+
+
 def test_what_the_search_finds_later_is_added_and_nothing_is_told_twice():
     reporter = Reporter(stream := io.StringIO())
     reporter.show_steps(STAGES[3], [RED[0] | {"text": "s[0, 2] is 0. Given: q (16, 16)."}])
