@@ -28,6 +28,7 @@ DTYPES = {
 ARRAYS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
           "uint32", "uint64", "bool")  # dtypes of arrays in a header
 READ, MASKED, UNMASKED = 1, 2, 4  # how a row was read; the last two if the file has a MASKED
+AGAIN = 8  # a row was read by the same loop before
 MAX_ELEMENTS = 1 << 20  # of an array in a header
 MAX_TEXT = 8192  # characters of an exception's text or of a detail
 LONGEST = 100_000  # steps of a trace; loops over heads and small tiles in Python may take more

@@ -6,6 +6,7 @@ import torch
 from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.judge import wasted_tiles
+from grader.sandbox.wire import AGAIN
 from tests.sessions import open_session
 
 QUERIES, KEYS = wasted_tiles.QUERIES, wasted_tiles.KEYS
@@ -18,12 +19,17 @@ def walks():
         yield session
 
 
-def counted(session, entry: str, N: int = 56, heads: tuple[int, int] = (1, 1), D: int = 16):
+def flags(session, entry: str, N: int = 56, heads: tuple[int, int] = (1, 1), D: int = 16):
     session.load(entry, None, ("q", "k", "v"))
     case = Case(3, "walk", N, HQ=heads[0], HKV=heads[1], D=D, dtype=torch.float32)
     call = build(case, 0).call
     call.kwargs.clear()
-    read, together, tiles = session.walk(call)
+    return session.walk(call)
+
+
+def counted(session, entry: str, heads: tuple[int, int] = (1, 1), **sizes):
+    read, together, tiles = flags(session, entry, heads=heads, **sizes)
+    assert heads != (1, 1) or not (read & AGAIN).any()
     return read > 0, together, tiles
 
 
@@ -60,6 +66,15 @@ def test_the_queries_that_a_key_tile_walks(walks, heads):
 def test_two_tiles_more_are_seen(walks):
     read, _, _ = counted(walks, "late", N=128)
     assert torch.equal(read[QUERIES], tiles_of(128, late=2))
+
+
+@pytest.mark.parametrize("entry", ["visited_again", "visited_again_in_pytorch"])
+def test_a_tile_that_a_loop_visits_again_is_told_from_one_that_a_turn_loads_twice(walks, entry):
+    read, *_ = flags(walks, entry)
+    again = torch.zeros(56, 56, dtype=torch.bool)
+    again[:, :16] = True
+    assert torch.equal(read[QUERIES] & AGAIN > 0, again)
+    assert torch.equal(read[QUERIES] > 0, tiles_of(56))
 
 
 def test_a_number_that_is_equal_by_chance_is_no_row(walks):
