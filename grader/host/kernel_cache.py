@@ -43,7 +43,8 @@ def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
 
 def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = None) -> Path | None:
     try:
-        base = _base() if user is None else _shared_base()
+        base = _shared_base() if user is not None else Path(
+            os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flash-attention-course"
         folder = base / name
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
@@ -92,11 +93,6 @@ def _forget(base: Path, kept: int) -> None:
                 shutil.rmtree(old, ignore_errors=True)
             finally:
                 os.close(opened)
-
-
-def _base() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "flash-attention-course"
 
 
 def _shared_base() -> Path:

@@ -45,17 +45,12 @@ class Anything:
     __call__ = __getitem__ = __or__ = __ror__ = lambda self, *_, **__: self
 
 
-def in_annotations(definition: ast.FunctionDef) -> list[ast.AST]:
-    """All nodes in the annotations of a function and of its variables."""
-    return [part for node in ast.walk(definition) for name in ("annotation", "returns")
-            for part in ast.walk(getattr(node, name, None) or ast.Pass())]
-
-
 def only_annotates(text: str) -> set[str]:
     """The names that a function's text uses only in annotations."""
-    (definition,) = ast.parse(text).body
-    notes = {id(part) for part in in_annotations(definition)}
-    names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
+    nodes = list(ast.walk(ast.parse(text)))
+    notes = {id(part) for node in nodes for name in ("annotation", "returns")
+             for part in ast.walk(getattr(node, name, None) or ast.Pass())}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
     return {node.id for node in names if id(node) in notes} - {
         node.id for node in names if id(node) not in notes}
 

@@ -294,16 +294,11 @@ class Recorder(TorchDispatchMode):
         return {"kept": base64.b64encode(packed).decode(), "moved": moved}
 
     def _encode_int(self, value: int):
-        found = self._place_of(value) if value > ADDRESSES else None
-        return {"address": found} if found else value
-
-    def _place_of(self, address: int):
-        """[storage, byte in it] if a tensor of the call is at this address."""
-        if address > ADDRESSES:
-            for number, first, end in self._places():
-                if first <= address < end:
-                    return [number, address - first]
-        return None
+        """The number, or storage and byte in it if a tensor of the call is at this address."""
+        for number, first, end in self._places() if value > ADDRESSES else ():
+            if first <= value < end:
+                return {"address": [number, value - first]}
+        return value
 
     # --------------------------------------------------------------- launches
     def launch(self, kernel, arguments: dict, grid, options: dict) -> None:
