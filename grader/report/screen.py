@@ -157,8 +157,8 @@ class Reporter:
         # The lines of a red step, above, say more, unless something else is wrong here.
         about = check.diagnosis or {}
         brief = self.red and not self.whole and (
-            {about.get("step"), *check.steps} & {*self.red}
-            or check.outcome == "wrong" and about.get("kind", "step") == "step")
+            about.get("kind", "step") == "step" if check.outcome == "wrong" else
+            {about.get("step"), *check.steps} & {*self.red})
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{_mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")
