@@ -70,7 +70,11 @@ def _visited_again(q, k, v, N, G, WIDTH: tl.constexpr):
         other = turn % (tile + 1)  # in the last turn tile 0 once more
         _read(k, other, head // G, N, WIDTH)
         _read(k, other, head // G, N, WIDTH)  # as a kernel that loads a tile transposed, too
-        _read(v, other, head // G, N, WIDTH)
+        for half in range(0, 2):
+            _read(q, tile, head, N, WIDTH)
+            column = half * (WIDTH // 2) + tl.arange(0, WIDTH // 2)[None, :]
+            row = other * 16 + tl.arange(0, 16)[:, None]
+            tl.load(v + row * WIDTH + column, mask=row < N, other=0.0)
 
 
 def _grid(q):

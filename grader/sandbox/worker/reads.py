@@ -43,11 +43,12 @@ class Reads(TorchDispatchMode, Listener):
         super().__init__()
         self.path = path
         N = queries[0].shape[-2]
-        self.learnt = np.empty((0, 3))  # number, tensor, row
+        self.learnt, self.begins = np.empty((0, 3)), {}  # number, tensor, row; how rows begin
         for side, tensors in enumerate((queries, keys)):
             for number, tensor in enumerate(tensors):
                 numbers = _mantissas(tensor)
                 rows = np.broadcast_to(np.arange(N)[:, None], numbers.shape)
+                self.begins[2 * number + side] = numbers.reshape(-1, N, numbers.shape[-1])[0, :, 0]
                 self._learn(numbers, np.full(numbers.shape, 2 * number + side), rows)
         self.read, self.together = np.zeros((2, 2, N, N), np.uint8)
         self.tiles, self.times = [0, 0], {}
@@ -94,7 +95,8 @@ class Reads(TorchDispatchMode, Listener):
     def loaded(self, access: Access, numbers: np.ndarray) -> None:
         if numbers.dtype.kind != "f":
             return
-        known = self._known(_mantissas(numbers[access.lanes]))
+        numbers = _mantissas(numbers[access.lanes])
+        known = self._known(numbers)
         if known is None:
             return
         tensor, rows = known
@@ -103,13 +105,14 @@ class Reads(TorchDispatchMode, Listener):
         if self.leader is None:
             self.leader = side
         if side == self.leader:
-            if self.followed:
+            if self.followed and not np.array_equal(rows, self.leading):
                 self._end_loop()
             self.leading = rows if self.followed else np.union1d(self.leading, rows)
             self.followed = False
         else:
             self.followed = True
-            self.times.setdefault(tensor, np.zeros(len(self.read[0]), int))[rows] += 1
+            times = self.times.setdefault(tensor, np.zeros(len(self.read[0]), int))
+            times[rows] += np.isin(self.begins[tensor][rows], numbers)  # D may come in parts
             masked = argument_at_work(self.path, "MASKED")
             self._note(self.leader, self.leading, rows,
                        0 if masked is None else MASKED if masked else UNMASKED)
