@@ -1,7 +1,7 @@
 """A kernel only Python can run, and a file that launches nothing where kernels are compiled."""
 # stage: 2
 # outcome: rejected
-# says: launches none
+# says: launches no kernel
 # device: cpu
 import torch
 import triton
