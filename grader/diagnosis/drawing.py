@@ -63,8 +63,13 @@ def picture(matrix: Matrix):
     """The panels for a page, as a pictures.Picture."""
     from grader.page import pictures
 
-    look = caption(matrix) if matrix.wrong.any() else "All weights are right."
-    return pictures.Picture("The mask", f"{matrix.label}. {look}", *drawn(matrix))
+    is_wrong, case = bool(matrix.wrong.any()), matrix.case
+    head = f", query head {matrix.head}" if case.HQ > 1 else ""
+    look = caption(matrix) if is_wrong else "All weights are right."
+    if case.course_stage.differentiates:
+        look += " This is the forward; the backward is not drawn."
+    return pictures.Picture("The mask", f"This call: {matrix.label}{head}. {look}",
+                            *drawn(matrix), is_wrong)
 
 
 def plot(matrix: Matrix, path: Path) -> None:

@@ -21,11 +21,12 @@ from grader.judge.context import GradingContext
 from grader.judge.wasted_tiles import KEYS, QUERIES, SINKS
 from grader.page import pictures
 from grader.page.pictures import Picture
-from grader.sandbox.wire import MASKED, UNMASKED
+from grader.sandbox.wire import AGAIN, MASKED, UNMASKED
 
 SECONDS = 5.0  # for one call
 MOST_TURNS = 16  # of a softmax that is drawn
 BARS = 90  # the most for a softmax; each stands for neighbouring keys
+RAGGED = 232  # the length of the call whose mask is drawn; no multiple of any tile but 8
 TILES = 5.5  # the length of the call whose loop is drawn; the last tile is ragged
 
 
@@ -54,8 +55,8 @@ def _draw(context: GradingContext, session: Session) -> None:
                 made = make(stage, options.seed, session)
                 context.result.pictures[1:1] = made  # the loop comes second
                 context.show_page()
-                if any(picture.is_wild for picture in made):
-                    break  # the loop's picture would fail, too, and might kill the process
+                if make is _memory and any(picture.is_wrong for picture in made):
+                    break  # out of bounds: the loop's picture would fail, too, or kill the process
 
 
 def example(stage: Stage, N: int, **changes) -> Case:
@@ -69,53 +70,30 @@ def example(stage: Stage, N: int, **changes) -> Case:
 
 
 def _mask(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """Draw which keys every query really sees."""
+    """Draw which keys every query of one head really sees.  It is the fifth of six, so that a wrong
+    division by 2 or 3 gives it the keys of another head."""
     def ask(built):
         reply = session.run(built.call)
         return dict(reply.outputs[0])
 
-    return [drawing.picture(attention_map.read(ask, example(stage, 256), 0, longest=256))]
+    case = example(stage, RAGGED, **{"HQ": 6, "HKV": 3} if stage.shares_keys else {})
+    return [drawing.picture(attention_map.read(ask, case, 4 % case.HQ, longest=case.N))]
 
 
 def _memory(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """Draw what every program loads and stores, and the online softmax in that order of the tiles;
-    nothing for stage 1, which has no programs."""
+    """Draw what every program loads and stores; nothing for stage 1, which has no programs."""
     if stage.sums_rows:
         case = Case(stage.number, "picture", 200, M=40, dtype=torch.float32, grads=("x", "w"))
     else:
         case = example(stage, 300, grads=("q", "k", "v") * stage.differentiates)
-    built = build(case, seed)
-    launches = [one for one in session.accesses(built.call) if any(one.programs)]
-    if not launches:
-        return []
-    made = [pictures.memory([(one, list(map(turns, one.programs))) for one in launches],
-                            stage.filename)]
-    if not stage.sums_rows:
-        own, tiles = max((_read(program) for program in launches[0].programs),
-                         key=lambda found: len(found[1]))
-        made += _softmax(built, own, tiles)
-    return made
-
-
-def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
-    """-> the rows of q that a program reads; the rows of k, in order."""
-    read = {name: [one.lanes[:2] for one in program if one.lanes and one.verb == "load"
-                   and one.tensor.lower().removesuffix("_ptr") == name] for name in "qk"}
-    return range(read["q"][0][0], read["q"][0][1] + 1) if read["q"] else range(0), read["k"]
-
-
-def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> list[Picture]:
-    case, (q, k) = built.case, (built.tensors[name][0, 0].double() for name in "qk")
-    inside = all(0 <= first <= last < case.N for first, last in tiles) and rows.stop <= case.N
-    if not (rows and 0 < len(tiles) <= MOST_TURNS and inside):
-        return []
-    scores = (q @ k.T * case.D**-0.5).masked_fill(~_keep(case), -torch.inf).numpy()
-    with np.errstate(invalid="ignore"):  # -inf - -inf, in rows that see no key
-        return [pictures.softmax(*online(scores, rows, tiles))]
+    launches = [one for one in session.accesses(build(case, seed).call) if any(one.programs)]
+    return [pictures.memory([(one, list(map(turns, one.programs))) for one in launches],
+                            case.label, stage.filename)] if launches else []
 
 
 def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
-    """Draw the tiles that every program's loop visits, and those that it should visit."""
+    """Draw the tiles that every program's loop visits, and those that it should visit; and the
+    online softmax over these."""
     grads = ("q", "k", "v") if stage.differentiates else ()
     call = build(example(stage, 128, grads=grads), seed).call
     *_, sizes = session.walk(call)
@@ -127,11 +105,21 @@ def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
     shows_masked = all((read[side] & (MASKED | UNMASKED)).any() for side, *_ in sides)
     loops = [loop(read[side].numpy(), sees.numpy(), sizes[side], sizes[1 - side], names,
                   shows_masked) for side, sees, names in sides]
-    made = [pictures.loops(loops, case.label, shows_masked)] if loops else []
-    if not stage.needs_triton:  # no programs, no loads
-        made += _softmax(built, range(case.N - sizes[0], case.N), [
-            (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])])
-    return made
+    return [pictures.loops(loops, case.label, shows_masked),
+            *_softmax(built, keep, *sizes)] if loops else []
+
+
+def _softmax(built: Built, keep: torch.Tensor, own: int, size: int) -> list[Picture]:
+    """Draw the online softmax of one of the last queries as it should be, whatever the file does,
+    over the tiles of keys that it should visit."""
+    case, (q, k) = built.case, (built.tensors[name][0, 0].double() for name in "qk")
+    tiles = [(first, min(first + size, case.N) - 1) for first in range(0, case.N, size)
+             if keep[-own:, first:first + size].any()]
+    if len(tiles) > MOST_TURNS:
+        return []
+    scores = (q @ k.T * case.D**-0.5).masked_fill(~keep, -torch.inf).numpy()
+    with np.errstate(invalid="ignore"):  # -inf - -inf, in rows that see no key
+        return [pictures.softmax(case.label, *online(scores, range(case.N - own, case.N), tiles))]
 
 
 def _keep(case: Case) -> torch.Tensor:
@@ -152,7 +140,9 @@ def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[
         whole[:, -1] = False  # rows past the end are masked off
     masked = tiles(read & MASKED) if shows_masked else wanted & ~whole
     bare = wanted & tiles((read & UNMASKED > 0) & ~sees)
-    return pictures.Loop(tiles(read), wanted, masked, bare, names, (own, other))
+    visits = np.add(tiles(read), tiles(sees & (read & AGAIN > 0)), dtype=int)
+    return pictures.Loop(visits, wanted, masked, bare, tiles(sees & (read == 0)), names,
+                         (own, other))
 
 
 def turns(program: tuple[Access, ...]) -> list[list[Access]]:

@@ -1,31 +1,26 @@
 """Makes the pictures of a page, each with one sentence on what to look at."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from grader.course.calls import Access, Launch
+from grader.course.calls import Launch
 from grader.page import svg
 from grader.page.svg import Panel, environment
 
 
 class Picture(NamedTuple):
     """A picture.  look: what to look at; panels: side by side if there is room; key: (classes,
-    words) of the legend; is_wild: whether it shows an access outside of a tensor."""
+    words) of the legend; is_wrong: whether it shows a mistake."""
 
     title: str
     look: str
     panels: Sequence[Panel]
-    key: Sequence[tuple[str, str]] = ()
-    is_wild: bool = False
+    key: Collection[tuple[str, str]] = ()
+    is_wrong: bool = False
 
 
-LOOP_KEY = (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
-            ("hidden", "not visited"))
-
-
-# ------------------------------------------------------------------ of a red step
 def evidence(found: dict | None) -> list[Picture]:
     """The mask and loop of a step beside the right ones.  found: see step_checks/evidence.py."""
     drawn, found = [], found or {}
@@ -36,71 +31,78 @@ def evidence(found: dict | None) -> list[Picture]:
     if tiles := found.get("tiles"):
         visits, masked = (np.array(tiles[name]) for name in ("visits", "masked"))
         (mine, theirs), (first, last) = tiles["names"], tiles["own"]
-        drawn.append(Picture("", "", [Panel(
-            f"{mine} rows {first} to {last}, {theirs} tiles of {tiles['size']}",
-            svg.tiles(visits, visits[1] > 0, masked, masked[1] & ~masked,
-                      ("your loop", "should be"), tiles["begins"], theirs))], LOOP_KEY))
+        panel, key = svg.tiles(
+            f"{mine} rows {first} to {last}, {theirs} tiles of {tiles['size']}", visits,
+            visits[1] > 0, masked, masked[1] & ~masked, ("your loop", "should be"), tiles["begins"])
+        drawn.append(Picture("", "", [panel], key.items()))
     return drawn
 
 
-# ------------------------------------------------------------------ loops over tiles
 class Loop(NamedTuple):
-    """Programs x tiles: which each visits, and which it should; masked: which it visits with
-    MASKED=True, or which need a mask; bare: which have a hidden pair and MASKED=False."""
+    """Programs x tiles: how often each visits them, and which it should; masked: visited with
+    MASKED=True, or in need of a mask; bare: with a hidden pair and MASKED=False; missed: of which a
+    visible pair is not read."""
 
-    visited: np.ndarray
+    visits: np.ndarray
     wanted: np.ndarray
     masked: np.ndarray
     bare: np.ndarray
+    missed: np.ndarray
     names: tuple[str, str]  # what a program owns, what its loop is over
     sizes: tuple[int, int]  # sizes of both tiles
 
 
 def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
     """One row per program of each loop.  shows_masked: whether the file says what it masks."""
-    look = f"{label}. A row is a program, a column a tile of its loop. "
+    look, panels, key = "", [], {}
     for words, cells in (
-            ("red rings: the loop should also visit {}", lambda one: one.wanted & ~one.visited),
+            ("red rings: the loop misses visible pairs of {}", lambda one: one.missed),
             ("red rings: MASKED is False in {}, though a pair must be hidden there",
              lambda one: one.bare),
+            ("2×: the loop visits {} more than once", lambda one: one.visits > 1),
             ("crosses: the loop visits {} in vain, for no pair is visible there",
-             lambda one: one.visited & ~one.wanted)):
+             lambda one: (one.visits > 0) & ~one.wanted)):
         if count := sum(int(cells(one).sum()) for one in found):
             look += f"Look at the {words.format(f'{count} tile' + 's' * (count > 1))}. "
-    if "Look" not in look:
-        look += "Every tile that has a visible pair is visited, and no other. "
-    key = LOOP_KEY
+    for one in found:
+        panel, used = svg.tiles(", ".join(map("{} tiles of {}".format, one.names, one.sizes)),
+                                one.visits, one.wanted, one.masked, one.bare | one.missed,
+                                *map(range, one.visits.shape))
+        panels, key = [*panels, panel], key | used
+    look = look or "Every tile that has a visible pair is visited once, and no other. "
     if not shows_masked:
         look += "Hatched tiles need a mask; the picture cannot show where this file applies one."
-        key = (LOOP_KEY[0], ("cut cut-lines", "visited, needs a mask"), LOOP_KEY[2])
-    return Picture("The loop over tiles", look.strip(), [
-        Panel(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",
-              svg.tiles(one.visited.astype(int), one.wanted, one.masked, one.bare,
-                        *map(range, one.visited.shape), one.names[1])) for one in found], key)
+        key |= {kind: "visited, needs a mask" for kind in key if "cut" in kind}
+    return Picture("The loop over tiles", f"This call: {label}. A row is a tile that one program "
+                   f"owns, a column a tile of its loop. {look}".strip(), panels, key.items(),
+                   "Look at" in look)
 
 
-# ------------------------------------------------------------------ loads and stores
-def memory(launches: list[tuple[Launch, list[list[list[Access]]]]], file: str) -> Picture:
-    """The tensors of every launch, and what each program does to them in each turn of its loop."""
-    drawn, wild, verbs = [], [], set()
-    for launch, programs in launches:
-        drawn.append(svg.memory(launch, programs))
-        verbs |= {one.verb for accesses in launch.programs for one in accesses}
-        wild += [f"Look at the red: program {number} of {launch.kernel} "
-                 f"{'writes' if one.verb == 'store' else 'reads'} outside of "
-                 f"{one.tensor.removesuffix('_ptr')}, `{file}:{one.line}`."
-                 for number, accesses in enumerate(launch.programs) for one in accesses
-                 if one.is_outside(launch.tensors[one.tensor])]
+def memory(launches: list[tuple[Launch, list]], label: str, file: str) -> Picture:
+    """The tensors of every launch, and the accesses of each program in each turn of its loop."""
+    wild, verbs, is_darker = [], set(), False
+    for launch, _ in launches:
+        for number, accesses in enumerate(launch.programs):
+            verbs |= {one.verb for one in accesses}
+            wild += [f"Look at the red: program {number} of {launch.kernel} "
+                     f"{'writes' if one.verb == 'store' else 'reads'} outside of "
+                     f"{one.tensor.removesuffix('_ptr')}, `{file}:{one.line}`."
+                     for one in accesses if one.is_outside(launch.tensors[one.tensor])]
+            rows = [(one.tensor, row, one.lanes[2]) for one in accesses
+                    if one.lanes and one.verb == "load" for row in range(
+                        max(0, one.lanes[0]), min(one.lanes[1] + 1, launch.tensors[one.tensor][0]))]
+            is_darker |= len(rows) > len({*rows})
     return Picture(
-        "Loads and stores", (wild or [
+        "Loads and stores", f"This call: {label}. " + (wild or [
             "Rows are drawn from top to bottom, columns from left to right. Look at which rows one "
-            "program reads over and over, and which it writes once."])[0], drawn,
+            "program reads over and over, and which it writes once."])[0],
+        [svg.memory(*one) for one in launches],
         [*(one for verb, one in svg.VERBS.items() if verb in verbs),
+         *[("read read", "read more than once by one program")] * is_darker,
          ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wild)],
         bool(wild))
 
 
-# ------------------------------------------------------------------ roofline
 def roofline(found: dict) -> Picture:
     """Where a kernel lies below what its GPU could do.  found: as judge/profiling.py records it."""
     x, products, memory = (found["flops"] / found["bytes"], found["peak_flops"] / 1e12,
@@ -115,7 +117,6 @@ def roofline(found: dict) -> Picture:
                    [Panel("", svg.roofline(x, [*rates.items()], products, memory))])
 
 
-# ------------------------------------------------------------------ online softmax
 class Turn(NamedTuple):
     """A tile of keys; after it m, alpha, l (total), and bars of earlier keys and of its own."""
 
@@ -128,14 +129,17 @@ class Turn(NamedTuple):
     new: np.ndarray
 
 
-def softmax(row: int, turns: list[Turn], each: int) -> Picture:
+def softmax(label: str, row: int, turns: list[Turn], each: int) -> Picture:
     """The online softmax of one row, as it should be after each tile.  each: keys to a bar."""
     said = ["Keys {} to {}: m = {:.3g}, alpha = {:.3g}, l = {:.4g}".format(*one) for one in turns]
+    high = 46 / max(float((one.older + one.new).max()) for one in turns)
+    bars = [(words, (high * one.older).round(2).tolist(), (high * one.new).round(2).tolist())
+            for words, one in zip(said, turns, strict=True)]
     return Picture(
-        "The online softmax", f"Query {row}, as it should be after each tile, in the order of the "
-        "loop. Look at the grey bars: where the maximum m grows, alpha is below 1, and all that "
-        "came before shrinks by it, as l and acc must.",
-        [Panel("", svg.softmax([(words, one.older, one.new) for words, one in zip(
-            said, turns, strict=True)], f"{'. '.join(said)}."))],
+        "The online softmax", f"This call: {label}. Query {row}, as it should be after each tile "
+        "of a right loop, whatever yours does. Look at the grey bars: where the maximum m grows, "
+        "alpha is below 1, and all that came before shrinks by it, as l and acc must.",
+        [Panel("", svg.draw.softmax("The online softmax of one row", f"{'. '.join(said)}.", bars,
+                                    5 * len(turns[0].new)))],
         (("read", f"exp(s - m) of this tile's keys, {each} to a bar"),
          ("older", "of earlier keys, times alpha")))

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from grader.course.calls import Access, Launch
 
 MOST = 2000  # rectangles of one kind per panel
-SIDE, LEFT, TOP = 240, 22, 20  # pixels: a square panel, and room for words beside it
+SIDE, LEFT, TOP = 240, 30, 34  # pixels: a square panel, and room for words beside it
 HERE = Path(__file__).parent
 # For pictures, and for what is around them in a page.
 STYLE, PANELS = ((HERE / name).read_text("utf-8") for name in ("drawings.css", "panels.css"))
@@ -59,7 +59,6 @@ def area(cells: np.ndarray, x: float, y: float, size: float) -> str:
     return "".join(d)
 
 
-# ------------------------------------------------------------------ masks
 DIFFERENCES = {  # what is wrong with a weight -> its class, and its legend
     "seen": ("wrong", "a hidden key is seen"), "unseen": ("missing", "a visible key is missed"),
     "much": ("behind-wrong more", "too much weight"),
@@ -99,42 +98,49 @@ def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: i
     others = keep & (np.arange(keep.shape[1]) + first[1] >= sinks)
     for i, j in itertools.product(np.unique(rows), np.unique(columns)):
         part = np.ix_(rows == i, columns == j)
-        whole[part], only[part] = keep[part].all(), keep[part].any() and not others[part].any()
+        is_ragged = (j + 1) * tile > first[1] + keep.shape[1]  # keys past the end are masked off
+        whole[part] = keep[part].all() and not is_ragged
+        only[part] = keep[part].any() and not others[part].any()
     return [(kind, where) for (kind, _), where in zip(
         KINDS, (whole, ~whole & ~only, ~whole & only), strict=True)]
 
 
 def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, int]) -> Markup:
-    """Layers of cells over each other, with the edges of tiles."""
+    """Layers of cells over each other, with the edges of tiles and, where there is room, their
+    numbers."""
     rows, columns = layers[0][1].shape
     size = SIDE / max(rows, columns)
-    across, down = ([round(at * size, 2) for at in range(-begin % tile, n, tile)]
-                    for begin, n in zip(first[::-1], (columns, rows), strict=True))
-    return draw.grid(title, says, columns * size, rows * size, [
+    return draw.grid(title, says, [
         (kind, area(cells, LEFT, TOP, size)) for kinds, cells in layers for kind in kinds.split()],
-        across, down)
+        size, tile, (first[1], columns), (first[0], rows), LEFT, TOP)
 
 
-# ------------------------------------------------------------------ tiles
-def tiles(visits: np.ndarray, wanted: np.ndarray, masked: np.ndarray, bare: np.ndarray,
-          rows: Sequence, columns: Sequence, over: str) -> Markup:
-    """A row per program, a column per tile of its loop over these.  visits: how often; wanted:
-    should be visited once; masked: hatched; bare: lacks a mask."""
-    cells, said = [], []
-    lacks, vain = wanted & ((visits != 1) | bare), (visits > 0) & ~wanted
-    for i, j in np.ndindex(visits.shape):
-        kind = "hidden" if not visits[i, j] else "cut cut-lines" if masked[i, j] else "whole"
-        cells.append((i, j, kind, lacks[i, j], vain[i, j], visits[i, j] * (visits[i, j] > 1)))
-        said += [f"{rows[i]}, tile {columns[j]}: {words}" for words, flags in (
-            ("not as it should be", lacks), ("visited in vain", vain)) if flags[i, j]]
-    return draw.tiles(over, ("; ".join(said) or "All is as it should be") + ".", rows, columns,
-                      cells, 14 + 6 * max(len(str(row)) for row in rows))
+TILES = {"whole": "visited", "cut cut-lines": "visited with MASKED=True", "hidden": "not visited",
+         "ring": "its visit, or MASKED=True, is missing", "cross": "visited in vain",
+         "2×": "visited more than once"}
 
 
-# ------------------------------------------------------------------ memory
+def tiles(name: str, visits: np.ndarray, wanted: np.ndarray, masked: np.ndarray, bare: np.ndarray,
+          rows: Sequence, columns: Sequence) -> tuple[Panel, dict[str, str]]:
+    """A row per program, a column per tile of its loop over these; its legend.  visits: how often;
+    wanted: should be visited once; masked: hatched; bare: lacks a mask, or a part of its pairs."""
+    cells, said, used = [], [], set()
+    flags = {"ring": wanted & ((visits == 0) | bare), "cross": (visits > 0) & ~wanted,
+             "2×": visits > 1}
+    for (i, j), n in np.ndenumerate(visits):
+        marks = [mark for mark, where in flags.items() if where[i, j]]
+        kinds = ["hidden" if not n else "cut cut-lines" if masked[i, j] else "whole", *marks]
+        cells.append((i, j, " ".join(kinds).replace("2×", f"{n}×")))
+        said += [f"{rows[i]}, tile {columns[j]}: {TILES[mark]}" for mark in marks]
+        used |= {*kinds}
+    drawn = draw.tiles(name, ("; ".join(said) or "All is as it should be") + ".", rows, columns,
+                       cells, 14 + 6 * max(len(str(row)) for row in rows))
+    return Panel(name, drawn), {kind: words for kind, words in TILES.items() if kind in used}
+
+
 VERBS = {"load": ("read", "read"), "store": ("sink sink-lines", "written"),
          "add": ("cut cut-lines", "added to")}  # -> the class, and its legend
-TALL, OVER = 180, 14  # pixels: the longest tensor, and room below for rows past its end
+HEAD, TALL, OVER = 20, 180, 14  # pixels: the longest tensor, and room above and below it
 
 
 def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]]) -> Panel:
@@ -160,7 +166,7 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
         most = rows * (1 + OVER / height)
         top, bottom = (min(max(at, -rows * 8 / height), most) for at in (top, bottom + 1))
         left, right = (min(max(at, 0), columns * 1.1) for at in (left, right + 1))
-        return (kind, round(x + left * width / columns, 1), round(TOP + top * height / rows, 1),
+        return (kind, round(x + left * width / columns, 1), round(HEAD + top * height / rows, 1),
                 round(max(2, (right - left) * width / columns), 1),
                 round(max(2, (bottom - top) * height / rows), 1))
 
@@ -176,7 +182,6 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
     return [*found, box(one.tile, "tile-line")]
 
 
-# ------------------------------------------------------------------ roofline
 WIDE, HIGH = 300, 220  # pixels, between the axes
 
 
@@ -193,12 +198,3 @@ def roofline(x: float, points: Sequence[tuple], products: float, memory: float) 
 
     return draw.roofline(x, sorted(points, key=lambda point: -point[1]), products, memory, place,
                          10.0**left, 10.0**low, WIDE, HIGH, -degrees(atan2(high, wide)))
-
-
-# ------------------------------------------------------------------ online softmax
-def softmax(turns: Sequence[tuple[str, np.ndarray, np.ndarray]], says: str) -> Markup:
-    """A row per turn of a loop: words, bars of older keys, bars of this tile's keys."""
-    tallest = max(float((old + new).max()) for _, old, new in turns)
-    return draw.softmax("The online softmax of one row", says, [
-        (words, *((46 * bars / tallest).round(2).tolist() for bars in both))
-        for words, *both in turns], 5 * len(turns[0][1]))

@@ -88,6 +88,51 @@ def test_a_red_step_shows_its_line_its_numbers_its_mistake_and_its_rule(tmp_path
     assert text.index("<b>got</b> l_i") > text.index("It was run on its own, with queries 32-47.")
 
 
+def test_a_red_page_opens_only_the_pictures_that_show_a_mistake(tmp_path):
+    drawn = [pictures.Picture("The mask", "All weights are right.", ()),
+             pictures.Picture("The loop over tiles", "Look at the 2×.", (), (), True)]
+    tree = document([shown(tmp_path, [STEP], pictures=drawn)])
+    Tree(tree)
+    assert "<summary>Pictures that show no mistake: the mask</summary>" in tree
+    assert (tree.index("Look at the 2×.") < tree.index("<summary>Pictures")
+            < tree.index("All weights are right."))
+    right = document([shown(tmp_path, [STEP | {"light": "right"}], outcome="pass", pictures=drawn)])
+    assert "<summary>Pictures" not in right and "All weights are right." in right
+
+
+def test_numbers_are_folded_only_where_the_mistake_is_named(tmp_path):
+    folded = "<summary>In numbers: given, expected, got</summary>"
+    assert folded in document([shown(tmp_path, [STEP])])
+    unnamed = document([shown(tmp_path, [STEP | {"says": "", "change": "", "rule": ""}])])
+    assert folded not in unnamed and "<b>got</b> l_i" in unnamed
+
+
+@pytest.mark.parametrize("following, said, typed", [
+    ("fix step 6.8, then python autograder.py --p6 --watch\n      more: python autograder.py "
+     "--step 6.8, or --hint 6.8", ["Fix step 6.8, then"], ["python autograder.py --p6 --watch"]),
+    ("python autograder.py --p6   (2 of 9 points are missing)\n      or go on: python -m "
+     "grader.carry 7   (copies your earlier steps into it)",
+     ["(2 of 9 points are missing)", "Or go on: (copies your earlier steps into it)"],
+     ["python autograder.py --p6", "python -m grader.carry 7"]),
+    ("nothing: that was the last problem.", ["Nothing: that was the last problem."], []),
+    ("fix step 6.8 and save", ["Fix step 6.8 and save"], [])])
+def test_what_to_do_next_stands_above_the_pictures_with_only_the_command_in_its_box(
+        tmp_path, following, said, typed):
+    one = shown(tmp_path, [STEP], pictures=[pictures.Picture("The mask", "", (), (), True)])
+    one.next = following
+    text = document([one])
+    Tree(text)
+    assert text.index("</article>") < text.index("<h2>Next</h2>") < text.index("<h2>The mask</h2>")
+    article = text[text.index("<h2>Next</h2>"):].partition("</article>")[0]
+    assert [" ".join(one.split()) for one in re.findall("<p>(.*?)</p>", article)] == said
+    assert re.findall('<pre class="next">(.*?)</pre>', article) == typed
+
+
+def test_a_red_step_is_not_called_a_crash(tmp_path):
+    text = document([shown(tmp_path, [STEP], outcome="crashed")])
+    assert "> crashed<" not in text and '<span class="chip bad">not right yet</span>' in text
+
+
 def test_nothing_of_a_submission_becomes_markup(tmp_path):
     """A name, a docstring, what was raised, printed or returned, a step's words."""
     folder = tmp_path / "<b>&\"'"
@@ -214,8 +259,8 @@ def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():
         [(0, False), (16, False), (16, False), (48, True)]))
     assert drawn.panels[0].name == "query rows 32 to 63, key tiles of 16"
     drawn = drawn.panels[0].drawn
-    assert "your loop, tile 16: not as it should be" in drawn and "2×" in drawn
-    assert "your loop, tile 32: not as it should be" in drawn
+    assert "your loop, tile 16: visited more than once" in drawn and "2×" in drawn
+    assert "your loop, tile 32: its visit, or MASKED=True, is missing" in drawn
     assert "your loop, tile 48: visited in vain" in drawn
     assert "your loop, tile 0:" not in drawn and "should be, tile" not in drawn
 
@@ -231,7 +276,7 @@ LAUNCH = Launch("_kernel", {"q_ptr": (6, 2), "k_ptr": (6, 2), "<o>": (6, 2)}, (
 
 
 def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_said():
-    drawn = pictures.memory([(LAUNCH, list(map(turns, LAUNCH.programs)))], "problem_3.py")
+    drawn = pictures.memory([(LAUNCH, list(map(turns, LAUNCH.programs)))], "L=6", "problem_3.py")
     [(name, svg, programs, first)] = drawn.panels
     assert (name, programs, first) == ("_kernel", 2, 1)
     said = re.findall(r'data-says="([^"]+)"', svg)
@@ -239,13 +284,14 @@ def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_
                     "Turn 2 of 3: reads k 4 to 5.",
                     "Turn 3 of 3: writes &lt;o&gt; 4 to 7."]
     assert re.findall(r'<g class="(program[^"]*)"', svg) == ["program off", "program"]
-    assert drawn.look == ("Look at the red: program 1 of _kernel writes outside of <o>, "
-                          "`problem_3.py:7`.")
-    assert drawn.is_wild and ("wrong", "outside of the tensor") in drawn.key
+    assert drawn.look == ("This call: L=6. Look at the red: program 1 of _kernel writes outside of "
+                          "<o>, `problem_3.py:7`.")
+    assert drawn.is_wrong and ("wrong", "outside of the tensor") in drawn.key
     Tree(str(svg))
 
 
 def test_what_is_inside_of_its_tensor_is_not_called_wild():
     calm = replace(LAUNCH, programs=LAUNCH.programs[:1])
-    drawn = pictures.memory([(calm, [[list(calm.programs[0])]])], "problem_3.py")
-    assert not drawn.is_wild and [words for _, words in drawn.key] == ["read", "masked off"]
+    drawn = pictures.memory([(calm, [[list(calm.programs[0])]])], "L=6",
+                            "problem_3.py")
+    assert not drawn.is_wrong and [words for _, words in drawn.key] == ["read", "masked off"]

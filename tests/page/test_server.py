@@ -46,7 +46,7 @@ def test_it_shows_what_was_graded_last(page):
     assert "Grading. What it finds will be here." in ask(page)[1]
     show(page, RED)
     status, text, headers = ask(page)
-    assert status == 200 and "Step 6.8 is wrong" in text and "fix step 6.8 and save" in text
+    assert status == 200 and "Step 6.8 is wrong" in text and "Fix step 6.8 and save" in text
     assert headers["Cache-Control"] == "no-store" and headers["X-Frame-Options"] == "DENY"
     # With no-referrer a browser hides the origin of the form for hints: "Origin: null".
     assert headers["Referrer-Policy"] == "same-origin"
@@ -66,7 +66,7 @@ def test_the_next_stage_stands_below_the_one_that_passed_until_it_is_begun(page)
     page.show(STAGES[7], StageResult(7, "Sinks", 50, "not_started"), blank, is_whole=True)
     text = ask(page)[1]
     assert text.index("A sliding window") < text.index("Sinks") < text.index(
-        "write step 7.3 and save")
+        "Write step 7.3 and save")
     page.show(STAGES[7], StageResult(7, "Sinks", 50, "wrong"), FILE, is_whole=True)
     assert "A sliding window" not in ask(page)[1]
 
