@@ -145,9 +145,10 @@ def test_a_page_shows_the_step_its_line_and_what_the_kernel_does(tmp_path):
     done, data = graded(tmp_path, {"problem_4.py": mistaken}, "--p4", "--quick", "--page", page)
     text = page.read_text("utf-8")
     assert done.returncode == 1 and "<title>4.2 is red</title>" in text, done.stderr
-    assert "BLOCK_N, start_m, BLOCK_N" in text and "--hint 4.2" in text
+    assert "<mark>for start_n in range(BLOCK_N, start_m, BLOCK_N):</mark>" in text
+    assert "--hint 4.2" in text
     assert "<h2>The mask</h2>" in text and "<h2>The loop over tiles</h2>" in text
-    assert "Look at the red rings: the loop should also visit " in text
+    assert "Look at the red rings: the loop misses visible pairs of " in text
 
 
 def as_on_windows(text: str) -> str:

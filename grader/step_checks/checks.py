@@ -6,6 +6,7 @@ uses names that another blank makes, or the worker could not run it.
 
 import concurrent.futures
 import contextlib
+import itertools
 import re
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guar
 from grader.step_checks.table import MOVES, TOGETHER, entry
 
 PLACED = 3  # the most red steps whose mistake is searched for by changes
+TRIES = 100  # the most changes of a step whose mistake has a name, to find its line
 # Names that do not say where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
@@ -171,11 +173,13 @@ class Runner:
         return [found.get(id) or StepCheck(id, NONE) for id in self.blanks.steps]
 
     def search(self, checks: list[StepCheck]) -> list[StepCheck]:
-        """The same checks; the first wrong ones without a name get the change that fixes them."""
-        placeless = [check.id for check in checks if check.light == WRONG
-                     and (check.mistake in PLACELESS or named.is_part(check.mistake))]
-        placeless = sorted(placeless, key=lambda id: id not in self.first)[:PLACED]
-        return [self.placed(check) if check.id in placeless else check for check in checks]
+        """The same checks; the first wrong ones without a name get the change that fixes them, and
+        those with a name its line."""
+        wrong = [check for check in checks if check.light == WRONG
+                 and (not is_named(check) or check.says and not check.place)]
+        wrong.sort(key=lambda check: (is_named(check), check.id not in self.first))
+        ids = [check.id for check in wrong[:PLACED]]
+        return [self.placed(check) if check.id in ids else check for check in checks]
 
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
         """Check one step.  ids: the step, after those that run before it."""
@@ -270,8 +274,8 @@ class Runner:
                        place=f"{self.stage.filename}:{line}")
 
     def placed(self, light: StepCheck) -> StepCheck:
-        """A red step without a name, or whose name is only a part of a loop, with the one change
-        of its text that makes it, or some of its values, right."""
+        """A red step with the one change of its text that makes it, or some of its values, right;
+        if its mistake has a name, with the line of a change that makes it right."""
         return guarded(lambda: self.changed(light), lambda error: light)
 
     def changed(self, light: StepCheck) -> StepCheck:
@@ -285,7 +289,11 @@ class Runner:
         _, worst = min((examples[number].programs, number) for number, one in enumerate(found)
                        if one and not one.note)  # the quickest to run again
 
+        tries = iter(range(TRIES)) if is_named(light) else itertools.count()
+
         def wrong(text: str, some: list[Example]) -> list[frozenset[str]] | None:
+            if next(tries, None) is None:
+                return None
             answers = self.ask(light.id, text, asked, some, repair.SECONDS)
             if isinstance(answers, StepCheck):
                 return None
@@ -301,6 +309,9 @@ class Runner:
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
         if change is None:
             return light
+        if is_named(light):  # which says more than the change does
+            return light if change.makes or change.is_elsewhere_too else replace(
+                light, place=change.place)
         return replace(light, mistake=light.mistake or change.id, place=change.place,
                        rule="" if named.is_part(light.mistake) else light.rule,
                        change=change.words)
@@ -381,6 +392,11 @@ class Runner:
                 if name not in names:
                     return Wrong((f"{name} is not assigned here, but the code below needs it.",))
         return None
+
+
+def is_named(check: StepCheck) -> bool:
+    """Whether its mistake has a name that says where it is."""
+    return check.mistake not in PLACELESS and not named.is_part(check.mistake)
 
 
 def changed(file: submission.Submission, before: bytes | None) -> set[str]:

@@ -49,6 +49,7 @@ class Change:
     changed; said: what to say about it; span: its bytes; tier: as in Edit.
 
     text: the step with the change made; makes: the names that are right then, if not all are.
+    is_elsewhere_too: a change of another line works, too.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Change:
     tier: float
     text: str
     makes: str = ""
+    is_elsewhere_too: bool = False
 
     @property
     def place(self) -> str:
@@ -86,7 +88,8 @@ class Change:
         either = f", or in line {' or '.join(map(str, lines))}" if lines else ""
         alike = not self.part and all(other.said == self.said for other in others)
         said = f"{self.said[:-1]} in" if alike else "The mistake is in"
-        return replace(self, id=PLACE, quoted="", said=f"{said} this line{either}.")
+        return replace(self, id=PLACE, quoted="", said=f"{said} this line{either}.",
+                       is_elsewhere_too=bool(lines))
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",

@@ -93,11 +93,11 @@ def test_a_red_page_opens_only_the_pictures_that_show_a_mistake(tmp_path):
              pictures.Picture("The loop over tiles", "Look at the 2×.", (), (), True)]
     tree = document([shown(tmp_path, [STEP], pictures=drawn)])
     Tree(tree)
-    assert "<summary>Pictures that show no mistake: the mask</summary>" in tree
-    assert (tree.index("Look at the 2×.") < tree.index("<summary>Pictures")
+    assert "<summary>Other pictures: the mask</summary>" in tree
+    assert (tree.index("Look at the 2×.") < tree.index("<summary>Other pictures")
             < tree.index("All weights are right."))
     right = document([shown(tmp_path, [STEP | {"light": "right"}], outcome="pass", pictures=drawn)])
-    assert "<summary>Pictures" not in right and "All weights are right." in right
+    assert "<summary>Other pictures" not in right and "All weights are right." in right
 
 
 def test_numbers_are_folded_only_where_the_mistake_is_named(tmp_path):

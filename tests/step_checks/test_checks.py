@@ -594,6 +594,31 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     assert old not in light.change
 
 
+@pytest.mark.usefixtures("with_changes")
+@pytest.mark.parametrize("stage, old, new, id", [
+    (3, 's = tl.where(keep, s, float("-inf"))', "s = tl.where(keep, s, 0.0)",
+     "hidden-scores-zero"),
+    (4, "range(0, start_m, BLOCK_N)", "range(0, start_m - BLOCK_N, BLOCK_N)",
+     "last-full-tile-skipped"),
+    (8, "tl.dot(do, tl.trans(v)) - delta[:, None]", "tl.dot(do, tl.trans(v)) + delta[:, None]",
+     "delta-added")])
+def test_a_mistake_with_a_name_has_its_line_too_and_its_words_are_those_of_the_name(
+        stage, old, new, id):
+    assert old in solved(stage)
+    source = solved(stage).replace(old, new, 1)
+    light, = (light for light in lights(source, stage).values() if light.light == "wrong")
+    line = next(number for number, row in enumerate(source.splitlines(), 1) if new in row)
+    assert (light.mistake, light.place, light.change) == (id, f"problem_{stage}.py:{line}", "")
+    assert light.lines[0] == f"problem_{stage}.py:{line}: {light.says}."
+
+
+def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, monkeypatch):
+    monkeypatch.setattr(repair, "find", lambda *_: repair.Change(
+        repair.PLACE, "problem_3.py", 1, "", "", "", (0, 0), 0, "", is_elsewhere_too=True))
+    source = solved(3).replace('s = tl.where(keep, s, float("-inf"))', "s = s * keep")
+    assert lights(source, 3)["3.4"].place == ""
+
+
 @pytest.mark.parametrize("stage, old, new, said", [
     (3, "% num_tiles * BLOCK_M", "% num_tiles * BLOCK_M + 1", "`+ 1` should not be there."),
     (8, "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * scale_log2e\n",

@@ -347,7 +347,7 @@ def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
     said = shown(text.replace("alpha[:, None] * acc", "acc"))
     assert "W.2 is red" in said and "not right yet" in said and "3 of 5 steps right, no p" in said
     assert "acc is not multiplied by exp(old maximum - new one)." in said and "got acc" in said
-    assert "fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
+    assert "Fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
     said = shown(text)
     assert "Warm-ups not finished" in said and "Next to write: step W.4" in said
     left = "\n        raise NotImplementedError('step W.4')\n"
