@@ -18,6 +18,7 @@ from pathlib import Path
 from grader import process
 from grader.assignment import hints, record, submission
 from grader.course.stages import STAGES, triton_version
+from grader.host import files
 from grader.host.files import is_stream
 from grader.report import overview, results, submit
 from grader.report.screen import Reporter
@@ -26,6 +27,17 @@ TYPES = {"N": int, "S": float, "X": float, "GIB": float} | dict.fromkeys(
     ("STEP", "NAME", "1-7", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"),
     str)  # of an option's value; others are paths
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
+
+NOT_GRADED = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Not graded</title>
+<style>:root { color-scheme: light dark; font: 18px/1.55 system-ui, sans-serif; }</style>
+<main><h1>Not graded</h1>
+<p>The last command was refused, so there is nothing to show. The terminal says why.</p></main>
+</html>
+"""
 
 
 class Refused(Exception):
@@ -42,10 +54,26 @@ def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = 
         return _main(stages or record.GRADERS[program], program, argv)
     except Refused as error:
         print(f"error: {error}", file=sys.stderr)
+        _end_former_page(argv)
         return USAGE
+    except SystemExit as end:  # argparse's
+        if end.code == USAGE:
+            _end_former_page(argv)
+        raise
     except KeyboardInterrupt as stop:
         print(f"\n{process.INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+
+
+def _end_former_page(argv: list[str] | None) -> None:
+    """Overwrite the file of a refused --page if there is one: it shows another run, maybe a passed
+    one."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--page", type=Path, nargs="?")
+    with contextlib.suppress(OSError, argparse.ArgumentError):
+        page = parser.parse_known_args(argv)[0].page
+        if page and page.suffix == ".html" and page.is_file():
+            files.write(page, NOT_GRADED)
 
 
 @contextlib.contextmanager

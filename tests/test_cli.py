@@ -136,6 +136,22 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.8" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["--p8"], ["--step", "3.5"], ["--device", "tpu"]])
+def test_a_refused_command_leaves_no_former_page_behind(tmp_path, arguments):
+    page = tmp_path / "page.html"
+    page.write_text("P8 passed")
+    assert grader("--page", page, *arguments).returncode == 2
+    assert "P8 passed" not in page.read_text() and "<h1>Not graded</h1>" in page.read_text()
+    assert grader("--page", tmp_path / "no.html", *arguments).returncode == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_refused_command_keeps_a_file_that_can_be_no_page(tmp_path):
+    own = tmp_path / "problem_1.py"
+    own.write_text("mine")
+    assert grader("--page", own).returncode == 2 and own.read_text() == "mine"
+
+
 @pytest.mark.interpreter
 def test_a_page_shows_the_step_its_line_and_what_the_kernel_does(tmp_path):
     source = (ROOT / "problem_4.py").read_text("utf-8")
