@@ -59,7 +59,8 @@ def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
             ("red rings: the loop misses visible pairs of {}", lambda one: one.missed),
             ("red rings: MASKED is False in {}, though a pair must be hidden there",
              lambda one: one.bare),
-            ("2×: the loop visits {} more than once", lambda one: one.visits > 1),
+            ("2×: the loop visits {} more than once, and each of their pairs may count once",
+             lambda one: one.visits > 1),
             ("crosses: the loop visits {} in vain, for no pair is visible there",
              lambda one: (one.visits > 0) & ~one.wanted)):
         if count := sum(int(cells(one).sum()) for one in found):
@@ -73,9 +74,8 @@ def loops(found: list[Loop], label: str, shows_masked: bool) -> Picture:
     if not shows_masked:
         look += "Hatched tiles need a mask; the picture cannot show where this file applies one."
         key |= {kind: "visited, needs a mask" for kind in key if "cut" in kind}
-    return Picture("The loop over tiles", f"This call: {label}. A row is a tile that one program "
-                   f"owns, a column a tile of its loop. {look}".strip(), panels, key.items(),
-                   "Look at" in look)
+    look = f"This call: {label}. A row is a tile of a program, a column one of its loop. {look}"
+    return Picture("The loop over tiles", look.strip(), panels, key.items(), "Look at" in look)
 
 
 def memory(launches: list[tuple[Launch, list]], label: str, file: str) -> Picture:

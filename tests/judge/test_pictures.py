@@ -37,7 +37,7 @@ def test_a_pair_that_is_read_twice_or_never_is_no_tile_that_is_as_it_should_be()
     drawn = pictures.loops([one], "L=32", False)
     assert drawn.is_wrong and "Every tile" not in drawn.look
     assert ("red rings: the loop misses visible pairs of 1 tile. Look at the 2×: the loop visits "
-            "1 tile more than once.") in drawn.look
+            "1 tile more than once, and each of their pairs may count once.") in drawn.look
     assert {"ring", "2×"} <= {kind for kind, _ in drawn.key}
     svg = drawn.panels[0].drawn
     assert "0, tile 1: visited more than once; 1, tile 1: its visit, or MASKED=True, is" in svg
@@ -72,7 +72,7 @@ def test_a_tile_is_hatched_where_the_file_really_passes_masked(old, new, masked,
 @pytest.mark.interpreter
 @pytest.mark.parametrize("number, old, new, said", [
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
-     "Look at the 2×: the loop visits 5 tiles more than once."),
+     "Look at the 2×: the loop visits 5 tiles more than once, "),
     (8, "outer = tl.maximum(N // BLOCK_M * BLOCK_M, inner)",
      "outer = tl.maximum(N - BLOCK_M, inner)", "Look at the 2×: the loop visits 4 tiles more"),
     (4, "range(0, start_m, BLOCK_N)", "range(0, start_m - BLOCK_N, BLOCK_N)",
