@@ -26,7 +26,7 @@ from grader.sandbox.wire import AGAIN, MASKED, UNMASKED
 SECONDS = 5.0  # for one call
 MOST_TURNS = 16  # of a softmax that is drawn
 BARS = 90  # the most for a softmax; each stands for neighbouring keys
-RAGGED = 232  # the length of the call whose mask is drawn; no multiple of any tile but 8
+RAGGED = 168  # the length of the call whose mask is drawn; no multiple of any tile but 8
 TILES = 5.5  # the length of the call whose loop is drawn; the last tile is ragged
 
 
