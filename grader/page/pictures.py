@@ -94,7 +94,7 @@ def memory(launches: list[tuple[Launch, list]], label: str, file: str) -> Pictur
             is_darker |= len(rows) > len({*rows})
     return Picture(
         "Loads and stores", f"This call: {label}. " + (wild or [
-            "Rows are drawn from top to bottom, columns from left to right. Look at which rows one "
+            "Rows run from top to bottom; program 0 need not own the first. Look at which rows one "
             "program reads over and over, and which it writes once."])[0],
         [svg.memory(*one) for one in launches],
         [*(one for verb, one in svg.VERBS.items() if verb in verbs),
