@@ -36,7 +36,7 @@ FAMILIES = {
 }
 LAYOUTS = {
     "dense": "",
-    "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
+    "guarded": "NaN around the inputs",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
     "views": "views",  # k in a longer cache, v in wider rows: kills strides of another tensor
     "last": "stride 2",

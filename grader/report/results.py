@@ -63,8 +63,9 @@ class StepCheck:
         seen = [re.sub(rf"^{re.escape(self.place)}(:\d+)?: ", "", line) if self.place else line
                 for line in self.seen]
         if quoted:  # what crashed quotes the line, too, and guesses
-            seen = [re.sub(rf": ({re.escape(quoted)}|either the mask is missing.*)$", ".", line,
-                           flags=re.M) for line in seen]
+            guess = (rf"(: ({re.escape(quoted)}|either the mask is missing.*)"
+                     r"|\. Try: make the shapes.*)$")
+            seen = [re.sub(guess, ".", line, flags=re.M) for line in seen]
         if self.given and seen:
             end = "" if seen[0].endswith((".", "?")) else "."
             seen[0] += f"{end} Given: {self.given}."

@@ -29,7 +29,7 @@ TRIES = 100  # the most changes of a step whose mistake has a name, to find its 
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
              "alpha-in-another-base")
-SEARCH_SECONDS = 1.0  # how long a red step waits for the search before it is shown
+SEARCH_SECONDS = 3.0  # how long a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
@@ -233,7 +233,7 @@ class Runner:
                 if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
                 wrong = StepCheck(
-                    id, WRONG, mistake, one.words,
+                    id, WRONG, mistake, one.words.rpartition(": ")[2] if found.place else one.words,
                     (found.lines[0] + one.remark(found), *found.lines[1:3]), found.want, found.got,
                     says, rule, found.place, shown=found.shown, example={
                         name: value for name, value in one.given.items() if type(value) is int},
@@ -307,13 +307,16 @@ class Runner:
             text, asked, self.stage.filename, self.blanks.numbers,
             (worst, left[worst], found[worst].name),
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
-        if change is None:
-            return light
         if is_named(light):  # which says more than the change does
+            if change is None:
+                line = repair.line(text, asked.leaves, found[worst].name,
+                                   "h" if named.is_of_heads(light.mistake) else "")
+                return replace(light, place=f"{self.stage.filename}:{line}" * bool(line))
             return light if change.makes or change.is_elsewhere_too else replace(
                 light, place=change.place)
+        if change is None:
+            return light
         return replace(light, mistake=light.mistake or change.id, place=change.place,
-                       rule="" if named.is_part(light.mistake) else light.rule,
                        change=change.words)
 
     def earlier(self, id: str, mistake: str | None) -> str:

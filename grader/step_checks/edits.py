@@ -37,7 +37,8 @@ SIGNS = (  # a number's name -> forms in which it may be missing, and when to tr
 class Edit:
     """Puts new in place of the bytes begin ... end.  key: shared by edits of places that read the
     same.  part: the piece that is changed, missing or superfluous, or what must hold.  tier: the
-    part of the rank that all edits of this kind in such a statement share."""
+    part of the rank that all edits of this kind in such a statement share.  said: what to say about
+    it, if that is more than its kind tells."""
 
     id: str
     line: int
@@ -49,6 +50,7 @@ class Edit:
     key: tuple
     part: str = ""
     tier: float = 0
+    said: str = ""
 
 
 class Text(Source):
@@ -76,21 +78,30 @@ class Text(Source):
     def quoted(self, edit: Edit) -> str:
         """The code to show: the expression, or the whole line if that is long."""
         text = self.of(edit.node)
-        if len(text) > 60 or "\n" in text:
+        if len(text) > 72 or "\n" in text:
             text = self.raw.splitlines()[edit.line - 1].decode().strip()
         return text if len(text) <= 72 else text[:69] + "..."
 
-    def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="") -> Edit:
+    def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="", said=""
+             ) -> Edit:
         """Put new in place of node.  shown: the code to quote; late: try it after its kind."""
         tier = RANKS[id] + self.late(node)
         return Edit(id, node.lineno, tier + late, *self.span(node), new,
-                    shown or self.around(node), key or (id, self.of(node), new), part, tier)
+                    shown or self.around(node), key or (id, self.of(node), new), part, tier, said)
 
-    def expression(self, id: str, node, new: str, shown=None, late: float = 0, part: str = ""
-                   ) -> Edit:
+    def expression(self, id: str, node, new: str, shown=None, late: float = 0, part: str = "",
+                   said: str = "") -> Edit:
         """Put an expression in place of another."""
         bare = isinstance(self.parents.get(node), ast.stmt | ast.Call | ast.keyword | None)
-        return self.edit(id, node, new if bare else f"({new})", shown, late, part=part)
+        return self.edit(id, node, new if bare else f"({new})", shown, late, part=part, said=said)
+
+    def rounded(self, id: str, node, new: str, function: str, ways: tuple[str, str]) -> Edit:
+        """Round a quotient the other way.  ways: its own and the other one."""
+        parent = self.parents.get(node)
+        whole = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult)
+        said = f"`{function}` rounds {ways[0]}, but this must be rounded {ways[1]}."
+        return self.expression(id, node, new, parent if whole else node, part=f"`{function}`",
+                               said=said)
 
     # ---------------------------------------------------------------- expressions
     def operators(self, node) -> Iterator[Edit]:
@@ -111,16 +122,18 @@ class Text(Source):
                 node.right)
             if not self.kernel and old in "*@":
                 yield self.expression("wrong-operator", node, f"{left} {'*@'.replace(old, '')} "
-                                      f"{right}", node)
+                                      f"{right}", node, part=f"`{old}`")
             if old in MEANT:
-                yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node)
+                yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node,
+                                      part=f"`{old}`")
             if old in ("-", "/", "//", "%", "@"):
                 yield self.expression("sides-exchanged", node, f"{right} {old} {left}", node)
             if old == "/":
-                yield self.expression("wrong-operator", node, f"{left} // {right}", node)
+                yield self.expression("wrong-operator", node, f"{left} // {right}", node,
+                                      part="`/`")
             if old == "//":
-                yield self.expression("wrong-operator", node, f"({left} + {right} - 1) // {right}",
-                                      node)
+                yield self.rounded("wrong-operator", node, f"({left} + {right} - 1) // {right}",
+                                   old, ("down", "up"))
             for one in (node.left, node.right):
                 other = f"{old} {right}" if one is node.left else f"{left} {old}"
                 yield self.expression("one-too-many", node, self.of(one), node, 0.5, f"`{other}`")
@@ -128,14 +141,18 @@ class Text(Source):
                         and type(one.op) in OPERATORS:
                     a, b, inner = self.inner(one.left), self.inner(one.right), OPERATORS[
                         type(one.op)]
-                    yield self.expression("wrong-grouping", node, (
-                        f"{a} {inner} ({b} {old} {right})" if one is node.left else
-                        f"({left} {old} {a}) {inner} {b}"), node)
+                    new, now, later = (
+                        f"{a} {inner} ({b} {old} {right})", f"{old} {right}", f"{a} {inner}"
+                        ) if one is node.left else (
+                        f"({left} {old} {a}) {inner} {b}", f"{left} {old}", f"{inner} {b}")
+                    yield self.expression("wrong-grouping", node, new, node, part=(
+                        f"`{now}` must be computed before `{later}`"))
 
     def constants(self, node) -> Iterator[Edit]:
         parent = self.parents.get(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            yield self.expression("wrong-operator", node, self.of(node.operand))
+            yield self.expression("wrong-operator", node, self.of(node.operand),
+                                  said="The minus sign should not be there.")
             if isinstance(node.operand, ast.Constant):
                 for new in ("-2", "-1", "0", "1", 'float("-inf")'):
                     yield self.expression("wrong-number", node, new, part=f"`{self.of(node)}`")
@@ -155,31 +172,36 @@ class Text(Source):
             yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"',
                             part=f"`{self.of(parent)}`")
             yield self.expression("wrong-number", parent, "0.0", part=f"`{self.of(parent)}`")
+        axis = isinstance(parent, ast.keyword) and parent.arg in ("axis", "dim")
         for one in new:
-            yield self.expression("wrong-number", node, str(one), part=f"`{self.of(node)}`")
+            yield self.expression("wrong-axes" if axis else "wrong-number", node, str(one),
+                                  part=f"`{self.of(node)}`", said=(
+                                      f"`{self.of(parent)}` is the wrong axis." * axis))
 
     def functions(self, node) -> Iterator[Edit]:
         if not isinstance(node, ast.Call):
             return
         front, _, last = self.of(node.func).rpartition(".")
         for new in FUNCTIONS.get(last, "").split():
-            yield self.edit("wrong-function", node.func, f"{front}.{new}" if front else new, node)
+            yield self.edit("wrong-function", node.func, f"{front}.{new}" if front else new, node,
+                            part=f"`{last}`")
         if last in FIXED:
             return
         if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
             id = {"to": "wrong-dtype", "float": "wrong-dtype"}.get(last, "wrong-function")
-            yield self.expression(id, node, front, node, -RANKS[id])  # remove it
+            yield self.expression(id, node, front, node, -RANKS[id], f"`{last}`")  # remove it
             if isinstance(node.func.value, ast.Call) and last == "to":  # cast there and back
                 yield self.expression(id, node, front.rpartition(".to(")[0], node)
         elif len(node.args) == 1:
             yield self.expression("wrong-axes" if last == "trans" else "wrong-function", node,
-                                  self.of(node.args[0]), node)
+                                  self.of(node.args[0]), node, part=f"`{last}`")
         elif last in ("maximum", "minimum"):
             for one in node.args:
                 yield self.expression("one-too-many", node, self.of(one), node, 0.5,
                                       f"`{self.of(node.func)}`")
         elif last == "cdiv":
-            yield self.expression("wrong-function", node, " // ".join(map(self.inner, node.args)))
+            yield self.rounded("wrong-function", node, " // ".join(map(self.inner, node.args)),
+                               self.of(node.func), ("up", "down"))
 
     def axes(self, node) -> Iterator[Edit]:
         if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
@@ -188,7 +210,9 @@ class Text(Source):
             other = {":,None": "None, :", "None,:": ":, None", "...,None": "..., None, :"}.get(
                 self.of(node.slice).replace(" ", ""))
             if other:
-                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]")
+                own, its = ("column", "row") if other[0] == "N" else ("row", "column")
+                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]", said=(
+                    f"`{self.of(node)}` is a {own}, but a {its} is needed." * self.kernel))
                 yield self.edit("wrong-axes", node, self.of(node.value))
             if isinstance(node.slice, ast.Tuple):
                 yield from self.indices(node, [self.of(one) for one in node.slice.elts])
@@ -384,7 +408,8 @@ class Text(Source):
                 old, target = OPERATORS[type(node.op)], self.of(node.target)
                 for new in {"+": ("", "-"), "-": ("+",)}.get(old, ("",)):
                     yield self.edit("wrong-operator" if new else "wrong-assignment", node,
-                                    f"{target} {new}= {self.of(node.value)}", node)
+                                    f"{target} {new}= {self.of(node.value)}", node,
+                                    part=f"`{old}=`" * bool(new))
             if not isinstance(node, ast.For | ast.If | ast.While):
                 yield from self.exchanged(node)
             for other in body[number + 1:]:

@@ -5,6 +5,7 @@ the wrong ones.  Another order is right.  Masking more than needed, and tiles th
 right but noted.
 """
 
+import collections
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,10 @@ class Loop:
         other = np.arange(self.N)
         wanted = self.sees(own[:, None], other[None])
         seen, in_vain, masked_more = np.zeros_like(wanted, dtype=int), [], []
+        for begin, often in collections.Counter(begin for begin, _ in visits).items():
+            if often > 1 and wanted[:, max(begin, 0):max(begin + self.size, 0)].any():
+                return self.drawn(visits, f"The tile at {begin} is visited {_times(often)}, want "
+                                  "once.")
         for begin, masked in visits:
             tile = np.arange(begin, begin + self.size)
             inside = tile[(0 <= tile) & (tile < self.N)]
@@ -68,8 +73,7 @@ class Loop:
         if (seen != wanted).any():
             i, j = np.argwhere(seen != wanted)[0]
             pair, times = f"{mine.capitalize()} {own[i]} {{}} {theirs} {j}", seen[i, j]
-            often = "twice" if times == 2 else f"{times} times"
-            return self.drawn(visits, pair.format("reaches") + f" {often}, want once."
+            return self.drawn(visits, pair.format("reaches") + f" {_times(times)}, want once."
                               if times else pair.format("never reaches") + ", want once.")
         if in_vain:
             drawn = self.drawn(visits, "").lines[1:]
@@ -102,6 +106,10 @@ class Loop:
                       f"it should visit tiles   {row(wanted)}   (* with MASKED=True)"),
                      want=row(wanted), got=row(visits), drawn=evidence.tiles(
                          self.names, self.own, self.size, wanted, visits))
+
+
+def _times(often: int) -> str:
+    return "twice" if often == 2 else f"{often} times"
 
 
 @dataclass(frozen=True)
@@ -261,7 +269,9 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
                     name = alone[0]
-                    said = f"{name} is {found[name]}, want {example[name]}"
+                    beside = [f"{one}={value}" for one, value in found.items() if one != name]
+                    said = f"{name} is {found[name]}, want {example[name]}" + (
+                        f" (with {', '.join(beside)})" * bool(beside))
             return wrong and replace(
                 wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]), name=name)
 
@@ -309,7 +319,7 @@ BORDERS = {
     "is one tile too large": lambda value, size: value - size,
     "is one too small": lambda value, size: value + 1,
     "is one too large": lambda value, size: value - 1,
-    "is wrong": None,
+    "": None,  # all that is known is its value
 }
 POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}
 

@@ -22,10 +22,8 @@ SAID = {  # mistakes that only a step on its own can show -> words
     "phase-too-early": "the loop over {0} begins too early",
     "phase-twice": "the loop over {0} runs twice",
     "phase-unmasked": "the loop over {0} is not masked",
-    "border-wrong": "`{0}` {1}; the other bounds are right",
+    "border-wrong": "`{0}` {1}",
 }
-ONCE = ("visit every tile that has a visible pair, once. Use MASKED=True where some of its pairs "
-        "are hidden")
 
 
 def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
@@ -54,8 +52,8 @@ def words(id: str | None, *more) -> tuple[str, str]:
     """What is said of it: the mistake, and the rule that it breaks; "" where nothing is."""
     if id is None or " " in id:  # the warm-ups use whole sentences
         return id or "", ""
-    if is_part(id):
-        return SAID[plain(id)].format(*more), ONCE
+    if is_part(id):  # the tiles that it should visit say the rule
+        return SAID[plain(id)].format(*more) * bool(more[-1]), ""
     if not {id, plain(id)} & mistakes.known().keys():
         return "", ""
     return mistakes.said(id, *more), mistakes.of(id).rule
@@ -64,6 +62,11 @@ def words(id: str | None, *more) -> tuple[str, str]:
 def is_part(id: str | None) -> bool:
     """Whether it only says which part of a loop is wrong, not how."""
     return id is not None and plain(id) in SAID
+
+
+def is_of_heads(id: str) -> bool:
+    """Whether a query head reads the wrong key/value head."""
+    return mistakes.of(id).rule == mistakes.of("heads-not-mapped").rule
 
 
 def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.ndarray):
@@ -258,7 +261,7 @@ UPDATES = {
     "max-scaled-twice": dict(weight=lambda t, m: t.power(t.scaled - t.factor * m[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),
-    ("max-not-running", "in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
+    ("max-not-running", " in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
     "max-of-the-first-tile": dict(new=lambda t, top: np.where(t.m_i == -np.inf, top, t.m_i)),
     "max-over-the-block": dict(new=lambda t, top: np.maximum(t.m_i, top.max(-1, keepdims=True))),
     "max-of-magnitudes": dict(new=lambda t, top: np.maximum(

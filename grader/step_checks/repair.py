@@ -21,11 +21,11 @@ SECONDS = 0.3  # CPU time for one change on one example
 WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-comparison": "The comparison operator is wrong.",
     "wrong-flag": "The flag has the wrong value.",
-    "wrong-operator": "The operator is wrong.",
+    "wrong-operator": "{0} is the wrong operator.",
     "sides-exchanged": "The two sides are swapped.",
     "wrong-assignment": "Should this be = or +=?",
     "wrong-number": "{0} is the wrong value here.",
-    "wrong-function": "The function is wrong.",
+    "wrong-function": "{0} is the wrong function.",
     "wrong-axes": "The axes are wrong.",
     "wrong-name": "{0} is the wrong variable here.",
     "arguments-exchanged": "Two arguments are swapped.",
@@ -34,7 +34,7 @@ WORDS = {  # the id of a mistake -> what to say about the place
     "one-missing": "{0} is missing.",
     "bound-missing": "This {0}.",
     "one-too-many": "{0} should not be there.",
-    "wrong-grouping": "The parentheses are in the wrong place.",
+    "wrong-grouping": "{0}.",
     "names-exchanged": "Two names are swapped.",
     "wrong-order": "This line is in the wrong place.",
     "line-too-many": "This line should not be there.",
@@ -93,14 +93,15 @@ class Change:
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
-            file: str = "", calls: tuple[str, ...] = ()) -> Iterator[Change]:
+            file: str = "", calls: tuple[str, ...] = (), likely: str = "") -> Iterator[Change]:
     """The changes to try on a step's text, the likeliest first.
 
     kinds: name -> kind(), for all names it may use.  leaves: the names it has to make.  wrong: the
     first of these that is wrong, "" where a loop visits wrong tiles; calls: what it calls for each.
+    likely: the id of the changes to begin with.
     """
     whole, seen = Text(text, kinds, leaves, wrong, calls), {text}
-    for edits in whole.all():
+    for edits in sorted(whole.all(), key=lambda edits: edits[0].id != likely):
         if (changed := whole.changed(edits)) in seen:
             continue
         seen.add(changed)
@@ -111,7 +112,7 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
         except SyntaxError:
             continue
         first, *others = edits
-        said = WORDS[first.id].format(first.part or "This")
+        said = first.said or WORDS[first.id].format(first.part or "This")
         if alike := sorted({one.line for one in others} - {first.line}):
             said = f"{said[:-1]}, here and in line {' and '.join(map(str, alike))}{said[-1]}"
         yield Change(first.id, file, first.line, whole.quoted(first), first.part, said, (
@@ -192,6 +193,16 @@ def _makes(text: str, line: int, names: frozenset[str]) -> bool:
                for node in source.body)
 
 
+def line(text: str, leaves: tuple[str, ...], wrong: str, reads: str = "") -> int:
+    """The line of the only statement that the wrong name depends on, and no right one before it; 0
+    if there are several.  reads: it reads this name."""
+    source = Source(text, {}, leaves, wrong)
+    found = [node.lineno for node in source.body
+             if id(node) in source.makes - source.makes_right and (not reads or reads in {
+                 one.id for one in ast.walk(node) if isinstance(one, ast.Name)})]
+    return found[0] if wrong and len(found) == 1 else 0
+
+
 def find(text: str, asked: StepSpec, file: str, numbers: list[str],
          wrong: tuple[int, Observed, str], was: list[frozenset[str]],
          ask: Callable[[str, list[Example]], list[frozenset[str]] | None]) -> Change | None:
@@ -210,7 +221,8 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends, partly, right, left_to_try = 0, None, [], OTHERS
-    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes)):
+    likely = {"shapes-do-not-broadcast": "wrong-axes"}.get((left.error or {}).get("id"), "")
+    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes), likely):
         if right:
             if change.tier != right[0].tier:
                 continue

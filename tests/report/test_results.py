@@ -113,7 +113,12 @@ def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
         "rows 5-7 of the (16, 32) tile: either the mask is missing, or the address is wrong.",)}, [
         "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
         "tl.load reads 3 numbers outside of every tensor.\n"
-        "rows 5-7 of the (16, 32) tile. Given: N=40."])])
+        "rows 5-7 of the (16, 32) tile. Given: N=40."]),
+    ({"says": "", "change": "`p - m[None, :]`. `m[None, :]` is a row, but a column is needed.",
+      "seen": ("Incompatible dimensions: 32 and 16. Try: make the shapes of these two tiles match: "
+               "x[:, None] is a column, x[None, :] a row",)}, [
+        "problem_4.py:77: `p - m[None, :]`. `m[None, :]` is a row, but a column is needed.",
+        "Incompatible dimensions: 32 and 16. Given: N=40."])])
 def test_a_place_a_line_of_code_and_a_guess_are_not_said_beside_the_change_that_has_them(
         more, said):
     assert list(replace(KNOWN, rule="", **more).lines) == said
