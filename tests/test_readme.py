@@ -48,7 +48,8 @@ BLOCKS = re.findall(r"^```\n(.*?)^```$", README, re.S | re.M)
 def test_it_is_short_and_its_first_screen_has_a_report_figures_and_five_commands():
     assert len(README.splitlines()) <= 130
     report, commands = BLOCKS
-    assert report in SCREEN and "\n✗ step 6.8: the " in report and "**You need no GPU.**" in SCREEN
+    assert report in SCREEN and "\n✗ step 6.8: problem_6.py:156: the " in report
+    assert "**You need no GPU.**" in SCREEN
     assert commands in SCREEN and commands.startswith("git clone ADDRESS")
     assert len(commands.splitlines()) == 5 and "https://download.pytorch.org/whl/cpu" in commands
 
@@ -64,7 +65,10 @@ def test_the_report_of_the_first_screen_is_what_the_grader_prints(tmp_path):
     command, *shown = BLOCKS[0].splitlines()
     assert command == "$ python autograder.py --p6 --quick" and shown[0].startswith("steps  ")
     said = [line.rstrip() for line in ran.stdout.splitlines()]
-    assert "\n".join(shown) in "\n".join(said), ran.stdout
+    # The line is searched for; where that takes over a second, the step is shown without it.
+    with_line = "\n".join(shown)
+    assert any(report in "\n".join(said) for report in (
+        with_line, with_line.replace("problem_6.py:156: ", ""))), ran.stdout
 
 
 def test_the_lines_that_a_student_writes_are_counted_so():
