@@ -211,9 +211,10 @@ class Text(Source):
                 self.of(node.slice).replace(" ", ""))
             if other:
                 own, its = ("column", "row") if other[0] == "N" else ("row", "column")
-                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]", said=(
-                    f"`{self.of(node)}` is a {own}, but a {its} is needed." * self.kernel))
-                yield self.edit("wrong-axes", node, self.of(node.value))
+                said = f"`{self.of(node)}` is a {own}, but a {its} is needed." * self.kernel
+                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]", said=said)
+                yield self.edit("wrong-axes", node, self.of(node.value),  # a row without it, too
+                                said=said * (own == "column"))
             if isinstance(node.slice, ast.Tuple):
                 yield from self.indices(node, [self.of(one) for one in node.slice.elts])
         parent = self.parents.get(node)

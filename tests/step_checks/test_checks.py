@@ -691,6 +691,8 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
      "`tl.sum(p, axis=0)`. `axis=0` is the wrong axis."),
     (4, "scale_log2e - m_new[:, None]", "scale_log2e - m_new[None, :]",
      "`m_new[None, :]` is a row, but a column is needed."),
+    (8, "scale_log2e - lse_log2[None, :]", "scale_log2e - lse_log2[:, None]",
+     "`lse_log2[:, None]` is a column, but a row is needed."),
 ])
 @pytest.mark.usefixtures("with_changes")
 def test_the_piece_that_is_changed_is_named(stage, old, new, said):
