@@ -29,7 +29,7 @@ TRIES = 100  # the most changes of a step whose mistake has a name, to find its 
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
              "alpha-in-another-base")
-SEARCH_SECONDS = 3.0  # how long a red step waits for the search before it is shown
+SEARCH_SECONDS = 2.5  # how long a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
