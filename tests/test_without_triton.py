@@ -147,7 +147,8 @@ def test_the_first_screen_and_the_doctor_say_what_runs_here(pythons, blank):
     for row in ("problem  Triton: none for this system; use a container, Codespaces or Colab",
                 "ok       problem 1 runs in PyTorch on the CPU",
                 "problem  problems 2 to 7 cannot run here",
-                "      or: read problem_1.py, write step 1.1, then python autograder.py --p1 --watch"):
+                "      or: read problem_1.py, write step 1.1, "
+                "then python autograder.py --p1 --watch"):
         assert row in said.splitlines(), said
 
 
