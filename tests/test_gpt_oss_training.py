@@ -227,10 +227,13 @@ def test_a_wrong_gradient_or_curve_is_told():
 def test_points_of_another_machine_are_not_kept():
     options = measure.parser().parse_args(["--attns", "eager"])
     old = {"settings": measure._settings(options), "points": [{"attn": "eager"}, {"attn": OURS}]}
-    assert measure._others(old, options) == [{"attn": OURS}]
-    assert measure._others(None, options) == []
+    assert measure._others(old, "sweep", options) == [{"attn": OURS}]
+    assert measure._others(None, "sweep", options) == []
+    options.packed += 1  # rows of other sequences do not compare
+    assert measure._others(old, "sweep", options) == [{"attn": OURS}]
+    assert measure._others(old, "packed", options) == []
     old["settings"]["gpu"] = "another"
-    assert measure._others(old, options) == []
+    assert measure._others(old, "sweep", options) == []
 
 
 def test_what_did_not_fit_is_told_and_drawn(tmp_path):

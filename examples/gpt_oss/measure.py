@@ -207,9 +207,10 @@ def draw(results: dict, out: Path) -> list[Path]:
     return written
 
 
-def _others(old: dict | None, options) -> list[dict]:
+def _others(old: dict | None, part: str, options) -> list[dict]:
     """The points of attentions that are not measured again, if all else is as it was."""
-    same = ("size", "dtype", "gpu", "torch", "triton", "transformers")
+    same = ["size", "dtype", "gpu", "torch", "triton", "transformers"]
+    same += ["packed"] * (part == "packed")
     now = _settings(options)
     if old is None or any(old["settings"][key] != now[key] for key in same):
         return []
@@ -277,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
         elif part == "curves":
             keep(curves(options))
         else:
-            sweep(options, part, _others(results.get(part), options), keep)
+            sweep(options, part, _others(results.get(part), part, options), keep)
     try:
         print(*draw(results, out), sep="\n")
     except plots.NoMatplotlib as missing:
