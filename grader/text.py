@@ -10,6 +10,7 @@ import tokenize
 import unicodedata
 
 _parsing = threading.Lock()
+UNPARSABLE = (SyntaxError, RecursionError, MemoryError)  # of syntax_tree()
 KEPT = 32 * 1024  # bytes kept of the start and of the end of what a submission prints
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
 # What a line that is no Python looks like -> where it comes from, and what to do.
@@ -24,7 +25,11 @@ WARNING = re.compile(r"^(?:\S*/)?([^/\s]+\.py:\d+: \w*Warning: )(.*)$", re.MULTI
 
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
-    """ast.parse(), one thread at a time: two at once can raise SystemError."""
+    """ast.parse(), one thread at a time: two at once can raise SystemError.
+
+    Raises:
+        UNPARSABLE: it is not Python, or nested too deeply.
+    """
     with _parsing:
         return ast.parse(source, filename)
 

@@ -6,6 +6,7 @@ A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; th
 """
 
 import ast
+import bisect
 import codecs
 import errno
 import hashlib
@@ -13,12 +14,12 @@ import os
 import re
 import stat
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from grader.assignment import template
-from grader.text import decode, is_notebook, lines, stranger, syntax_tree
+from grader.text import UNPARSABLE, decode, is_notebook, lines, stranger, syntax_tree
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a stripped line
@@ -54,7 +55,8 @@ class Step:
 class Submission:
     """A file, read once; `source` is graded, whatever happens to the file meanwhile.
 
-    sha256: of the bytes on the disk.  source: those bytes after plain().
+    sha256: of the bytes on the disk.  source: those bytes after plain().  tree: its syntax, None if
+    Python cannot parse it; kept, because deep nesting parses only while few calls are under way.
     """
 
     path: Path
@@ -66,13 +68,15 @@ class Submission:
     blank_steps: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()  # empty if the markers are gone or damaged
     unwritten: tuple[tuple[int, int], ...] = ()  # lines of empty blocks in the original template
+    tree: ast.Module | None = field(default=None, repr=False, compare=False)
 
     @property
     def located(self) -> str:
-        """The sentence after its place, "problem_4.py:7: ", unless it says where itself."""
-        if self.line is None or f"line {self.line}" in self.sentence:
-            return self.sentence
-        return f"{self.path.name}:{self.line}: {self.sentence}"
+        """The sentence, after its place, "problem_4.py:7: ", if it is one of Python's; the others
+        say where themselves."""
+        if self.line is not None and re.match(r"\w+Error: ", self.sentence):
+            return f"{self.path.name}:{self.line}: {self.sentence}"
+        return self.sentence
 
     @property
     def nothing_yet(self) -> str:
@@ -126,7 +130,7 @@ class Submission:
     def beside(self, line: int | None) -> str:
         """A sentence if this line imports another file of the same folder, or "" """
         names = []
-        for node in ast.walk(syntax_tree(self.source)):
+        for node in ast.walk(self.tree):
             if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno == line:
                 names += [getattr(node, "module", None) or alias.name for alias in node.names]
         for top in (name.partition(".")[0] for name in names):
@@ -139,7 +143,7 @@ class Submission:
     def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
         """The steps above these lines in the same functions: an address used there was made in
         them."""
-        functions = [node for node in ast.walk(syntax_tree(self.source))
+        functions = [node for node in ast.walk(self.tree)
                      if isinstance(node, ast.FunctionDef)]
         found = []
         for line in lines:
@@ -150,7 +154,7 @@ class Submission:
 
     def parameters(self, entry: str) -> set[str]:
         """The parameters of the function of that name."""
-        return {argument.arg for node in ast.walk(syntax_tree(self.source))
+        return {argument.arg for node in ast.walk(self.tree)
                 if isinstance(node, ast.FunctionDef) and node.name == entry
                 for argument in (*node.args.args, *node.args.kwonlyargs)}
 
@@ -202,8 +206,12 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
                        line=error.lineno)
     blocks, is_template = template.unwritten(text)
     file = _parsed(replace(file, unwritten=blocks), text, entry)
-    if is_template and not file.steps and file.state in ("ready", "syntax_error"):
-        return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
+    if file.state == "syntax_error":  # what would answer all the same is run, but not this
+        begun = not is_template or not template.breaks_only_there(text, blocks)
+        return replace(file, unwritten=(), **{} if begun else {
+            "state": "not_started", "sentence": f"{file.nothing_yet} {file.located}"})
+    if is_template and not file.steps and file.state == "ready":
+        return replace(file, state="not_started", sentence=file.nothing_yet)
     return file
 
 
@@ -222,18 +230,36 @@ def _parsed(file: Submission, text: str, entry: str) -> Submission:
     except SyntaxError as error:  # includes IndentationError and TabError
         return broken(stranger(text, error.lineno) or f"{type(error).__name__}: {error.msg}",
                       error.lineno)
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes or absurd nesting
-        return broken(f"not Python: {error}")
+    except (RecursionError, MemoryError) as error:  # which name no line
+        return broken(f"{type(error).__name__}: nested too deeply for Python to read",
+                      _first_too_deep(text))
     blank = blank_steps(text)
+    file = replace(file, tree=tree, blank_steps=blank)
     if _is_blank_body(tree.body):
-        return replace(file, state="not_started", sentence=f"{name} is empty", blank_steps=blank)
-    file = replace(file, blank_steps=blank, steps=tuple(_undamaged(text)))
+        return replace(file, state="not_started", sentence=f"{name} is empty")
+    file = replace(file, steps=tuple(_undamaged(text)))
     sentence = ""
     if file.steps and {step.id for step in file.steps} <= set(blank) and not file.left_raises:
         sentence = f"no step of {name} is filled in yet"
     elif not file.steps and _is_blank_entry(tree, entry):
         sentence = f"{entry} in {name} has no body yet"
     return replace(file, state="not_started", sentence=sentence) if sentence else file
+
+
+def _first_too_deep(text: str) -> int:
+    """The first line up to which a text is nested too deeply to be parsed."""
+    rows = lines(text)
+
+    def is_too_deep(number: int) -> bool:
+        try:
+            syntax_tree("".join(rows[:number]))
+        except (RecursionError, MemoryError):
+            return True
+        except SyntaxError:  # it ends in the middle of a statement
+            pass
+        return False
+
+    return bisect.bisect_left(range(1, len(rows)), True, key=is_too_deep) + 1
 
 
 def steps(source: str) -> list[Step]:
@@ -310,7 +336,7 @@ def plain(data: bytes) -> bytes:
 def is_blank_text(text: str) -> bool:
     try:
         return _is_blank_body(syntax_tree(textwrap.dedent(text)).body)
-    except SyntaxError:
+    except UNPARSABLE:
         return False
 
 
@@ -331,14 +357,14 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
     return False
 
 
-def misjoined_tiles(source: bytes) -> tuple[int, str] | None:
+def misjoined_tiles(tree: ast.Module) -> tuple[int, str] | None:
     """The line of the first `and`, `or`, `not` or a < b < c on values in a kernel, and a sentence
     on it.
 
     On tiles, Triton's interpreter, being Python, keeps only one of the parts.  In the test of an
     `if` or a static_assert they join constants or single numbers, which is fine.
     """
-    for function in ast.walk(syntax_tree(source)):
+    for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef) or not any(
                 "jit" in _name(node) for one in function.decorator_list for node in ast.walk(one)):
             continue

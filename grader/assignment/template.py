@@ -10,7 +10,7 @@ import itertools
 import re
 import textwrap
 
-from grader.text import syntax_tree
+from grader.text import UNPARSABLE, syntax_tree
 
 BEGIN = re.compile(r"\s*#.*\bstudent[\s_-]*implementation\b", re.IGNORECASE)
 # The first `end` of a line is enough: trying every other one takes seconds on a line of 40 KB.
@@ -25,6 +25,19 @@ def unwritten(text: str) -> tuple[tuple[tuple[int, int], ...], bool]:
     empty = [(first, last) for first, last, must_say in found
              if _says_nothing(rows[first - 1:last], must_say)]
     return tuple(empty), 0 < len(empty) == len(found)
+
+
+def breaks_only_there(text: str, empty: tuple[tuple[int, int], ...]) -> bool:
+    """Whether a text that is not Python would be, with `pass` in these empty blocks."""
+    rows = text.split("\n")
+    for first, last in reversed(empty):
+        begin = next(row for row in rows[first - 1:last] if row.strip())
+        rows[first - 1:last] = [begin[:_indent(begin)] + "pass"]
+    try:
+        syntax_tree("\n".join(rows))
+    except UNPARSABLE:
+        return False
+    return True
 
 
 def _blocks(rows: list[str]) -> list[tuple[int, int, bool]]:
@@ -62,7 +75,7 @@ def _says_nothing(block: list[str], must_say: bool) -> bool:
     code = "\n".join(row for row in block if not row.lstrip().startswith("#"))
     try:
         body = syntax_tree(textwrap.dedent(code)).body
-    except SyntaxError:  # something is written
+    except UNPARSABLE:  # something is written
         return False
     return (bool(body) or not must_say) and _are_nothing(body, set())
 

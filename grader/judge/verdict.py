@@ -152,7 +152,7 @@ def raced(check: Check, race: Race, file: Submission) -> Check:
 
 def note_misjoined(check: Check, file: Submission) -> Check:
     """Say where tiles are joined by `and`."""
-    if not check.what or not (found := misjoined_tiles(file.source)):
+    if not check.what or not (found := misjoined_tiles(file.tree)):
         return check
     line, said = found
     return replace(check, seen=(f"{file.path.name}:{line}: {said}", *check.seen))

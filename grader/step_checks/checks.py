@@ -22,6 +22,7 @@ from grader.step_checks import earlier, evidence, named, repair
 from grader.step_checks.blanks import Blanks
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
 from grader.step_checks.table import MOVES, TOGETHER, entry
+from grader.text import syntax_tree
 
 PLACED = 3  # the most red steps whose mistake is searched for by changes
 TRIES = 100  # the most changes of a step whose mistake has a name, to find its line
@@ -238,7 +239,7 @@ class Runner:
                     says, rule, found.place, shown=found.shown, example={
                         name: value for name, value in one.given.items() if type(value) is int},
                     evidence=evidence.evidence(one, found))
-                if joined := submission.misjoined_tiles(text.encode()):
+                if joined := submission.misjoined_tiles(syntax_tree(text)):
                     return self.at(wrong, "truth-of-a-tile", *joined)
                 for remedied, other, line, words in repair.remedies(
                         text, one.given) if asked.kernel else ():

@@ -1,10 +1,12 @@
 """Reading a file without running it: missing, not started, broken or ready; and its steps."""
 
+import ast
 import hashlib
 from pathlib import Path
 
 import pytest
 
+from grader.assignment import submission as reading
 from grader.assignment.submission import (
     Step,
     blank_steps,
@@ -47,7 +49,7 @@ def submission(folder, text, name="problem_4.py"):
 def test_a_decorator_or_an_expression_of_any_depth_is_read_for_joined_tiles_at_once():
     source = (f"@({'+'.join(['jit'] * 800)})\ndef f(): pass\n"
               f"@triton.jit\ndef g(x):\n    y = {'-' * 900}x\n    z = x < 1 and y < 2\n")
-    assert misjoined_tiles(source.encode())[0] == 6
+    assert misjoined_tiles(ast.parse(source))[0] == 6
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path):
@@ -141,9 +143,9 @@ def test_code_above_the_region_of_a_step_whose_raise_is_left_is_to_be_moved(tmp_
 ])
 def test_tiles_joined_by_and_are_found(line, said):
     source = f"@triton.jit\ndef kernel(p):\n    {line}\n"
-    found = misjoined_tiles(source.encode())
+    found = misjoined_tiles(ast.parse(source))
     assert found is None if not said else found[0] == 3 and said in found[1]
-    assert misjoined_tiles(source.replace("@triton.jit\n", "").encode()) is None
+    assert misjoined_tiles(ast.parse(source.replace("@triton.jit\n", ""))) is None
 
 
 def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):
@@ -205,6 +207,14 @@ def test_a_syntax_error_has_its_line(tmp_path, text, line):
 def test_bytes_that_are_not_python_never_break_the_reader(tmp_path, text):
     found = submission(tmp_path, text)
     assert found.state == "syntax_error" and found.sentence and found.left_raises == {}
+
+
+def test_a_file_is_parsed_once(tmp_path, monkeypatch):
+    found = submission(tmp_path, f"import os\ndef entry(x):\n    return {'-' * 500}x\n")
+    monkeypatch.setattr(reading, "syntax_tree", lambda *what: pytest.fail("it was parsed again"))
+    assert found.parameters("entry") == {"x"}
+    assert found.beside(1) == "" and found.steps_towards((3,)) == []
+    assert misjoined_tiles(found.tree) is None
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

@@ -49,7 +49,7 @@ def flash_attention_forward(q, k, v, is_causal=False):
     return q
 '''
 TEMPLATES = {"only an end": (ONLY_AN_END, ((4, 6),)), "no end": (NO_END, ((3, 6), (9, 10))),
-             "two parts": (TWO_PARTS, ((4, 6), (7, 9))), "empty loop": (EMPTY_LOOP, ((3, 5),))}
+             "two parts": (TWO_PARTS, ((4, 6), (7, 9)))}
 TEMPLATES |= {name: ((ROOT / f"attacks/unfinished/original_{name}.py").read_text("utf-8"), blocks)
               for name, blocks in (
                   ("3_empty_block", ((40, 43),)), ("4_second_phase_empty", ((40, 42),)),
@@ -65,6 +65,27 @@ def test_an_unfilled_template_is_not_started(tmp_path, name, saved):
     assert (found.state, found.unwritten, found.line) == ("not_started", blocks, None)
     where = ", ".join(f"{first}-{last}" for first, last in blocks)
     assert found.sentence == f"nothing is written here yet: problem.py, lines {where}."
+
+
+def read_as_text(folder, text):
+    (folder / "problem.py").write_text(text)
+    return read(folder, "problem.py", "flash_attention_forward")
+
+
+def test_a_template_that_python_refuses_for_an_empty_block_is_not_started(tmp_path):
+    found = read_as_text(tmp_path, EMPTY_LOOP)
+    assert found.state == "not_started" and found.located == (
+        "nothing is written here yet: problem.py, lines 3-5. problem.py:6: IndentationError: "
+        "expected an indented block after 'for' statement on line 2")
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    (ONLY_AN_END.replace("program_id(0)", "program_id(0"), 3),
+    (EMPTY_LOOP.replace("range(0, 64)", "range(0, 64"), 2),
+    (ONLY_AN_END.replace("    pass\n", f"    x = {'-' * 20_000}1\n"), 5)])
+def test_a_template_that_python_refuses_for_another_line_is_begun(tmp_path, text, line):
+    found = read_as_text(tmp_path, text)
+    assert (found.state, found.line, found.unwritten) == ("syntax_error", line, ())
 
 
 @pytest.mark.parametrize("written", [

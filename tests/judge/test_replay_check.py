@@ -1,5 +1,6 @@
 """Right numbers carried out again, on other numbers, by a worker without the file."""
 
+import ast
 import io
 import re
 from types import SimpleNamespace
@@ -53,8 +54,9 @@ def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
 def replayed(check, reply, replay, folder) -> list:
     """The checks of a stage, once this answer is replayed; replay: stands in for the workers'."""
     result = StageResult(PLAIN.stage, "", 100, checks=[check])
-    with GradingContext(STAGES[PLAIN.stage], SimpleNamespace(source=b"", blank_steps=()), Options(
-            folder, "cpu", 0, 60.0), Reporter(io.StringIO()), result) as context:
+    file = SimpleNamespace(source=b"", tree=ast.parse(""), blank_steps=())
+    with GradingContext(STAGES[PLAIN.stage], file, Options(folder, "cpu", 0, 60.0),
+                        Reporter(io.StringIO()), result) as context:
         replay_check.replay_some(context, SimpleNamespace(count=1, replay=replay), [
             Right(PLAIN, check, reply.trace, None)])
     return result.checks
