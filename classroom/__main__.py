@@ -5,6 +5,7 @@ import codecs
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
                          help="time what passed, on a GPU (default: yes)")
     _add(grading, "--timeout S", "seconds for one call of the code (default: 60)")
     _add(grading, "--stage-timeout S", "seconds for all that is asked of one file (default: 600)")
+    grading.add_argument("--partial", action=argparse.BooleanOptionalAction,
+                         help="SUBMISSIONS holds only a part of the class, such as your half of it "
+                              "(default: no)")
     _add(grading, "--yes", "change grades that stand without asking")
     _add(grading, "--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated",
          action="append", default=[])
@@ -176,11 +180,15 @@ def grade(arguments, wanted: dict) -> int:
     if arguments.cases:
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
-    present = gather(arguments.submissions,
-                     arguments.roster or arguments.moodle or arguments.canvas)
+    listed = arguments.roster or arguments.moodle or arguments.canvas
+    present = gather(arguments.submissions, listed)
     earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(present, earlier, arguments.out)
     worth = policy.read(arguments.policy)
+    if arguments.partial:
+        worth = replace(worth, zero=False)  # the others may have handed in
+    elif listed:
+        students = standing.absent(students, arguments.submissions, listed, worth)
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
                                   worth)
     gone = {policy.one(word, students, "--forget").key: word for word in arguments.forget}
@@ -356,7 +364,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
 def book(arguments) -> int:
     """Run `gradebook`."""
     from classroom import gradebook
-    from classroom.book import reports
+    from classroom.book import EMPTY, reports
 
     _check_positive(arguments, "scale")
     if arguments.scale and not (arguments.canvas or arguments.moodle):
@@ -368,7 +376,7 @@ def book(arguments) -> int:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
         said = [f"{report['student']}: not settled, no row" for report in graded
-                if report["points"] is None]
+                if report["points"] is None and report["state"] not in EMPTY]
     if arguments.check50:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}

@@ -3,7 +3,8 @@
 There are three outcomes besides the autograder's own: `refused` (a file or submission was not
 accepted, with the reason), `pending` (not graded yet) and `unfinished` (it only crashed in a blank
 step).  What is undecided has no points, and neither has a sum with it.  A student is graded,
-pending, could not be read, or handed in nothing, which differs from a missing file.
+pending, could not be read, or handed in nothing, which differs from a missing file: it has no
+points either, unless the policy or a person says so.
 """
 
 import json
@@ -27,6 +28,8 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "unfinished":
          "grader_fault": "blocked", "pending": "pending"}
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
+OPEN = "open"  # nothing was handed in yet, and it still may be
+EMPTY = {NOTHING, OPEN}
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would take such a cell for a formula
 UNCONFIRMED = "it timed out beside other files, and counts once it has been run on its own: the " \
     "same command goes on"
@@ -51,6 +54,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "refused": student.trouble or None, "notes": list(student.notes),
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late,
+        "extension": student.extension.isoformat() if student.extension else None,
         "as_published": None,  # own statements found in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
@@ -71,7 +75,12 @@ def _state(student: Submitted, found: list[dict]) -> str:
 
 def is_graded(report: dict) -> bool:
     """Whether a student handed something in and all of it is decided, perhaps by a person."""
-    return report["points"] is not None and report["state"] != NOTHING
+    return report["points"] is not None and report["state"] not in EMPTY
+
+
+def kept(report: dict) -> bool:
+    """Whether nothing was handed in, and so the gradebook keeps what it holds."""
+    return report["points"] is None and report["state"] in EMPTY
 
 
 def for_a_person(report: dict) -> list[dict]:
@@ -223,7 +232,7 @@ def grades(reports: list[dict]) -> bytes:
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
             "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
-            *(None if stage["stage"] in report["unsettled"] else stage["points"]
+            *(None if stage["stage"] in report["unsettled"] or kept(report) else stage["points"]
               for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return roster.written(table)

@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from classroom import book
-from classroom.book import NOTHING, explanation
+from classroom.book import EMPTY, explanation
 from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.page import pictures, svg
@@ -58,6 +58,6 @@ def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
     key
     -> pages()."""
     return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
-                   made[report["key"]]["html"] for report in reports if report["state"] != NOTHING
+                   made[report["key"]]["html"] for report in reports if report["state"] not in EMPTY
                    and all(stage["stage"] not in report["unsettled"]
                            or stage["outcome"] == "refused" for stage in report["stages"])})

@@ -47,6 +47,7 @@ CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
+SUBMITTED = re.compile("submitted", re.IGNORECASE)  # how Moodle's status of a hand-in begins
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
 DEPTH = 3  # levels below a student's folder that may hold the files
 NESTED = 2  # levels of archives in an archive
@@ -86,6 +87,17 @@ class Submitted:
     @property
     def is_nothing(self) -> bool:
         return not (self.files or self.refused or self.trouble)
+
+    @property
+    def extension(self) -> datetime | None:
+        """Until when this student may hand in, if that is later than for others."""
+        return late.read(self.person.extension) or late.extension(self.person.status)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the learning system says that something was handed in."""
+        return bool(SUBMITTED.match(self.person.status)
+                    or not self.person.status and late.read(self.person.handed_in))
 
 
 class Place(NamedTuple):

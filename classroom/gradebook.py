@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from classroom import roster
-from classroom.book import plain
+from classroom.book import EMPTY, plain
 from classroom.verdicts import verdicts
 from grader.text import escape
 
@@ -38,7 +38,7 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
     """Fill a column of the file that "canvas" or "moodle" exported.
 
     column: its title, or "" if there is only one candidate.  most: the points that are full marks
-    here.  -> the new file; a line for everyone who is in only one of the two, has no points, or has
+    here.  -> the new file; a line for everyone who is in only one of the two, is undecided, or has
     no clear row.  Raises ValueError: it is no such file.
     """
     rows, delimiter = roster.cells(path, f"--{system}")
@@ -67,7 +67,8 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
         elif row in doubtful:
             continue
         elif theirs[0]["points"] is None:
-            said.append(f"{theirs[0]['student']}: not settled, as it is in {path.name}")
+            if theirs[0]["state"] not in EMPTY:
+                said.append(f"{theirs[0]['student']}: not settled, as it is in {path.name}")
         elif sheet.rows[row][sheet.column].strip().upper() == EXCUSED:
             said.append(f"{theirs[0]['student']}: excused, as it is in {path.name}")
         else:

@@ -7,10 +7,11 @@ export and from nbgrader's timestamp.txt.  Canvas marks a file LATE without sayi
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+EXTENDED = re.compile(r"extension\b.*?\buntil:? (.+?)( - .*)?$", re.IGNORECASE)  # in a worksheet
 FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # Moodle's, in English
 DAY = timedelta(days=1)
 UNKNOWN = "marked as late, but not how late: an override says the days or the points"
@@ -35,6 +36,17 @@ class Late:
         late = time - deadline
         return math.ceil(late / DAY) if late > timedelta(minutes=self.grace) else 0
 
+    def until(self, extension: datetime | None) -> "Late":
+        """The rules for a student who has an extension."""
+        if extension is None:
+            return self
+        later, deadline = self.compared(extension)
+        return replace(self, deadline=later) if later > deadline else self
+
+    def is_over(self) -> bool:
+        """Whether nothing that is handed in now would count."""
+        return self.days_of(datetime.now().astimezone()) > self.days
+
     def compared(self, time: datetime) -> tuple[datetime, datetime]:
         """A time and the deadline, made comparable."""
         deadline = self.deadline
@@ -49,7 +61,8 @@ class Late:
 def read(text: str) -> datetime | None:
     """Read a time: 2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader
     write it; None if it is none of these."""
-    text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text.strip())  # Ruby puts a space before the zone
+    text = " ".join(text.split())  # newer versions of Moodle put another kind of space before PM
+    text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text)  # Ruby puts a space before the zone
     with suppress(ValueError):
         return datetime.fromisoformat(text)
     for form in FORMATS:
@@ -59,6 +72,17 @@ def read(text: str) -> datetime | None:
     with suppress(ValueError, ZoneInfoNotFoundError, OSError):
         return datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
     return None
+
+
+def extension(status: str) -> datetime | None:
+    """The time in Moodle's "No submission - Extension granted until: Friday, 4 December ..."."""
+    found = EXTENDED.search(status)
+    return read(found[1]) if found else None
+
+
+def of(text: str | None) -> datetime | None:
+    """A time of a student's JSON."""
+    return datetime.fromisoformat(text) if text else None
 
 
 def said(time: datetime) -> str:
@@ -72,10 +96,11 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     report["late_days"], report["late"] = None, ""
     if late is None:
         return 1.0
+    late = late.until(of(report.get("extension")))
     if word is not None:
         days = word.days_late
     elif report["handed_in"] is not None:
-        time = datetime.fromisoformat(report["handed_in"])
+        time = of(report["handed_in"])
         days = late.days_of(time)
     else:
         report["notes"] += [UNKNOWN] * report["marked_late"]

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster
-from classroom.book import not_settled
+from classroom.book import EMPTY, OPEN, not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
 from grader.assignment import submission
@@ -31,7 +31,7 @@ class Policy:
     """points: per stage.  shares: of a stage's points.  optional: stages whose points are a bonus.
     steps: the share of a stage's points that right steps earn if its standard cases fail, in a
     column of its own.  late: the cost of being late.  markers: whether a file must have its step
-    markers."""
+    markers.  zero: whether those who handed in nothing have 0 points once it is too late."""
 
     points: dict[int, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=lambda: SHARES)
@@ -39,6 +39,7 @@ class Policy:
     steps: float = 0.0
     late: Late | None = None
     markers: bool = False
+    zero: bool = False
 
     def full(self, number: int) -> float:
         """The most points of a stage."""
@@ -73,8 +74,10 @@ def read(path: Path | None) -> Policy:
         given = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
-    if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "markers"}:
-        raise wrong("points, shares, optional, steps, late and markers only", sorted(unknown)[0])
+    if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "markers",
+                                "missing"}:
+        raise wrong("points, shares, optional, steps, missing, late and markers only",
+                    sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
@@ -85,6 +88,8 @@ def read(path: Path | None) -> Policy:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
     if given.get("markers", "required") != "required":
         raise wrong('markers = "required"', given["markers"])
+    if given.get("missing", "keep") not in ("keep", "zero"):
+        raise wrong('missing = "keep" or "zero"', given["missing"])
     optional = given.get("optional", [])
     if not isinstance(optional, list) \
             or not all(type(number) is int and number in STAGES for number in optional):
@@ -94,7 +99,7 @@ def read(path: Path | None) -> Policy:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
                   frozenset(optional), steps, _late(given.get("late"), wrong),
-                  given.get("markers") == "required")
+                  given.get("markers") == "required", given.get("missing") == "zero")
 
 
 def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | None:
@@ -217,8 +222,8 @@ def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
     """Put the points into a student's report."""
     stages = report["stages"]
-    share = late.apply(report, policy.late, next(
-        (each for each in overrides if each.days_late is not None), None))
+    extended = next((each for each in overrides if each.days_late is not None), None)
+    share = late.apply(report, policy.late, extended)
     words = {each.stage: each for each in overrides if each.points is not None}
     given = {stage["stage"]: words.get(stage["stage"], words.get(None)) for stage in stages
              if {stage["stage"], None} & set(words)}
@@ -228,7 +233,14 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
             stage["override"] = {"reason": word.reason, "was": stage["points"]}
             stage["points"] = word.points
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
-    report["points"] = None if report["unsettled"] else round(
+    is_kept = False
+    if report.get("state") in EMPTY:
+        until = late.of(report["extension"])
+        rules = (policy.late or until and late.Late(until) or None)
+        if extended or rules and not rules.until(until).is_over():
+            report["state"] = OPEN
+        is_kept = not given and not (policy.zero and report["state"] != OPEN)
+    report["points"] = None if report["unsettled"] or is_kept else round(
         sum(stage["points"] for stage in stages), 2)
     report["max_points"] = sum(stage["max_points"] for stage in stages
                                if stage["stage"] not in policy.optional)

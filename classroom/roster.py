@@ -19,7 +19,8 @@ HEADERS = {  # the names of each column, in lower case without spaces
     "id": ("id", "identifier", "idnumber", "studentid", "sid"),
     "login": ("login", "loginid", "sisloginid", "username"),
     "email": ("email", "emailaddress", "mail"),
-    "handed_in": ("lastmodifiedsubmission", "handedin")}
+    "handed_in": ("lastmodifiedsubmission", "handedin"), "status": ("status",),
+    "extension": ("extension", "extensionuntil")}
 
 
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
@@ -27,13 +28,16 @@ NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712",
 
 @dataclass(frozen=True)
 class Person:
-    """A row of the roster; "" for what is not known.  handed_in: the time, as written there."""
+    """A row of the roster; "" for what is not known.  handed_in, extension: times, as written
+    there; status: what Moodle's worksheet says about the submission."""
 
     name: str = ""
     id: str = ""
     login: str = ""
     email: str = ""
     handed_in: str = field(default="", compare=False)
+    status: str = field(default="", compare=False)
+    extension: str = field(default="", compare=False)
 
     @property
     def shown(self) -> str:

@@ -17,7 +17,7 @@ FILE = "class.toml"
 DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "moodle": None, "canvas": None,
             "column": None, "scale": None, "policy": None, "overrides": None, "cases": None,
             "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
-            "benchmark": True}
+            "benchmark": True, "partial": False}
 DEVICES = ("auto", "cuda", "cpu")
 PATHS = ("roster", "moodle", "canvas", "policy", "overrides", "cases")
 EMPTY = """\

@@ -22,8 +22,7 @@ def command(arguments) -> list[str]:
              for name, value in vars(arguments).items()
              if value is not None and name not in HERE_ALONE}
     words = [sys.executable, "-m", "classroom", "grade", str(given.pop("submissions"))]
-    if given.pop("benchmark", None) is False:
-        words.append("--no-benchmark")
+    words += [f"--no-{name}" for name in ("benchmark", "partial") if given.get(name) is False]
     for name, value in given.items():
         if value is not False:
             words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]

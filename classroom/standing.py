@@ -6,13 +6,14 @@ Only --forget removes anyone, and no grade is replaced without asking.
 import contextlib
 import re
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from classroom import roster
-from classroom.book import NOTHING
+from classroom.book import EMPTY
 from classroom.gather import Submitted
-from classroom.policy import one
+from classroom.policy import Policy, one
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
@@ -37,7 +38,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=(
                 roster.Person(*(old[name] for name in ("student", "id", "login", "email"))))))
             kept[now.key] = now
-        elif now.is_nothing and old["state"] != NOTHING:
+        elif now.is_nothing and old["state"] not in EMPTY:
             kept[now.key] = _as_it_was(old, results, now)
         stands[now.key] = old
     everybody = known | kept
@@ -56,6 +57,30 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
     return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
+
+
+def absent(students: list[Submitted], submissions: Path, listed: Path, policy: Policy
+           ) -> list[Submitted]:
+    """The students, with those refused whose files should be here, as the learning system says that
+    they handed in.
+
+    listed: the roster.  Raises ValueError: at least half of the class has no files
+    although their time is over, as when SUBMISSIONS is packed in another way.
+    """
+    gone = [student for student in students if student.is_nothing and not (
+        policy.late and not policy.late.until(student.extension).is_over())]
+    if 2 * len(gone) >= len(students):
+        others = [student.name for student in students if not student.is_nothing and student.notes]
+        raise ValueError(
+            f"SUBMISSIONS: want files of most of the {len(students)} students of {listed.name}; got"
+            f" none of {len(gone)} in {submissions}"
+            + f", but {', '.join(others[:3])}" * bool(others)
+            + ": give the whole download as it was made, or say --partial if the others are not to "
+            "be here")
+    return [replace(student, trouble=f"{listed.name} says that something was handed in, and "
+                    f"{submissions.name} has nothing of it")
+            if student.is_nothing and student.is_due else student
+            for student in students]
 
 
 def forget(results: Path, key: str) -> None:
@@ -83,7 +108,7 @@ def grade_again(words: list[str], students: list[Submitted],
 def changes(old: dict, new: dict) -> str:
     """How a grade changes: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if it does
     not."""
-    if old["state"] == NOTHING:
+    if old["state"] in EMPTY:
         return ""
     before, after = _grades(old), _grades(new)
     return ", ".join(f"{name} {grade} -> {after.get(name, 'not settled')}"

@@ -29,8 +29,8 @@ def report(student: str, points: float | None, **keys: str) -> dict:
     stage = {"stage": 2, "title": "Row-Sum", "outcome": "wrong", "points": points or 0.0,
              "max_points": 750, "message": "", "detail": "", "steps": [RED], "checks": []}
     return {"format": 2, "student": student, "key": student, "id": "", "login": "", "email": "",
-            "points": points, "max_points": 750, "unsettled": [] if points is not None else [2],
-            "grader": "0.3.0", "stages": [stage]} | keys
+            "state": "graded", "points": points, "max_points": 750, "grader": "0.3.0",
+            "unsettled": [] if points is not None else [2], "stages": [stage]} | keys
 
 
 ANNA, BEN = report("Anna Anderson", 700.0, id="101"), report("Ben", 350.5, email="BB@x.org")

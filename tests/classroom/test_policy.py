@@ -220,6 +220,7 @@ def test_a_policy_is_read(written):
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
     ("optional = [10]", "want optional"), ('optional = ["8"]', "want optional"),
     ("[points]\n4 = 1" + 400 * "0", "want points such as"),
+    ("missing = 'none'", "want missing ="),
     ("[points]\n12 = 5", "want points such as"),
     ("[points]\n4 = -5", "want points such as"), ("[points]\n4 = inf", "want points such as"),
     ("[shares]\nstandard = 1.0", "want shares of"),

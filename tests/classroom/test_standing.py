@@ -50,7 +50,7 @@ def everything(folder) -> dict[str, bytes]:
             if path.is_file()}
 
 
-WANTED = {"anna": "100.0", "ben": "90.0", "cleo": "50.0", "dora": "0.0"}
+WANTED = {"anna": "100.0", "ben": "90.0", "cleo": "50.0", "dora": ""}
 
 
 def test_an_option_that_was_given_once_need_not_be_given_again(grade, options, tmp_path, capsys):
@@ -138,9 +138,9 @@ def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp
     shutil.rmtree(tmp_path / "in")
     grade = partial(grade, submissions=tmp_path / "all.zip")
     assert grade("--moodle", tmp_path / "worksheet.csv", "--column", "Grade") == 0
-    assert points(tmp_path) == {"Anna Ärger": "100.0", "Ben Braun": "0.0", "Cleo Coe": "0.0"}
+    assert points(tmp_path) == {"Anna Ärger": "100.0", "Ben Braun": "0.0", "Cleo Coe": ""}
     with open(tmp_path / "out/moodle.csv", newline="", encoding="utf-8") as file:
-        assert [row["Grade"] for row in csv.DictReader(file)] == ["100.00", "0.00", "0.00"]
+        assert [row["Grade"] for row in csv.DictReader(file)] == ["100.00", "0.00", ""]
     with zipfile.ZipFile(tmp_path / "out/feedback.zip") as packed:
         assert len(packed.namelist()) == 2
     assert "to upload: " in capsys.readouterr().out
@@ -155,6 +155,92 @@ def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp
     assert everything(tmp_path / "out") == before and (tmp_path / "asked").read_text() == asked
     (tmp_path / "all.zip").write_bytes(b"no zip")
     assert grade() == 2 and "want a .zip that can be unpacked" in capsys.readouterr().err
+
+
+def worksheet(folder, *rows: tuple[str, str, str, str]) -> None:
+    """folder/worksheet.csv with these rows: number, name, status, grade."""
+    text = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (grade)\n"
+    for number, name, status, grade in rows:
+        text += f'Participant {number},{name},{name[0]}@x.org,"{status}",{grade},100.00,-\n'
+    (folder / "worksheet.csv").write_text(text, "utf-8")
+
+
+def of_worksheet(folder) -> dict[str, str]:
+    with open(folder / "out/moodle.csv", newline="", encoding="utf-8") as file:
+        return {row["Full name"]: row["Grade"] for row in csv.DictReader(file)}
+
+
+CLASS = [("11", "Anna", "Submitted for grading", ""), ("12", "Ben", "Submitted for grading", ""),
+         ("13", "Cleo", "No submission", "55.00"), ("14", "Dora", "No submission", "")]
+
+
+@pytest.fixture
+def moodle(grade, tmp_path):
+    """Anna and Ben handed in, Cleo and Dora did not.  -> grade() with their worksheet."""
+    shutil.rmtree(tmp_path / "in")
+    make(tmp_path / "in", {"Anna_11_assignsubmission_file": {2: "pass"},
+                           "Ben_12_assignsubmission_file": {2: "wrong"},
+                           "Eve_15_assignsubmission_file": {2: "pass # e"}})
+    worksheet(tmp_path, *CLASS)
+    return partial(grade, "--moodle", tmp_path / "worksheet.csv")
+
+
+def test_who_handed_in_nothing_keeps_what_the_worksheet_holds(moodle, tmp_path, capsys):
+    assert moodle() == 3, "Eve is not in the worksheet"
+    assert of_worksheet(tmp_path) == {"Anna": "100.00", "Ben": "0.00", "Cleo": "55.00", "Dora": ""}
+    assert "2 handed in nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
+    ("2020-01-01T00:00:00Z", "No submission", "handed in nothing", "0.00"),
+    ("2990-01-01T00:00:00Z", "No submission", "open", ""),
+    ("2020-01-01T00:00:00Z",
+     "No submission - Extension granted until: Monday, 1 January 2990, 11:59 PM", "open", "")])
+def test_where_missing_is_zero_only_those_have_it_whose_time_is_over(
+        moodle, tmp_path, deadline, status, state, shown):
+    (tmp_path / "policy.toml").write_text(
+        f"missing = 'zero'\n[late]\ndeadline = {deadline}\n")
+    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", status, ""))
+    assert moodle("--policy", tmp_path / "policy.toml") == 3
+    dora = json.loads((tmp_path / "out/students/Dora.json").read_bytes())
+    assert dora["state"] == state and of_worksheet(tmp_path)["Dora"] == shown
+    assert moodle("--partial") == 3
+    assert of_worksheet(tmp_path)["Dora"] == "", "nobody knows of the other part"
+
+
+def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
+        moodle, tmp_path, capsys):
+    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", "Submitted for grading - 3 hours late", "7.00"))
+    (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
+    assert moodle("--policy", tmp_path / "policy.toml") == 3
+    assert "Dora: refused, worksheet.csv says that something was handed in" \
+        in capsys.readouterr().out
+    assert of_worksheet(tmp_path)["Dora"] == "7.00"
+
+
+def test_a_download_packed_once_more_or_halved_stops_before_anything_is_written(
+        moodle, tmp_path, capsys):
+    (tmp_path / "in/download").mkdir()
+    for path in (tmp_path / "in").glob("*_file"):
+        path.rename(tmp_path / "in/download" / path.name)
+    assert moodle() == 2 and not (tmp_path / "out").exists()
+    assert "worksheet.csv; got none of 4 in" in (said := capsys.readouterr().err)
+    assert "but download: give the whole download" in said
+
+
+def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
+    worksheet(tmp_path, *(row[:2] + ("Submitted for grading", "") for row in CLASS))
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    assert moodle("--partial") == 0
+    mine = of_worksheet(tmp_path)
+    assert mine == {"Anna": "100.00", "Ben": "0.00", "Cleo": "", "Dora": ""}
+    shutil.rmtree(tmp_path / "in")
+    shutil.rmtree(tmp_path / "out")
+    make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: "pass"},
+                           "Dora_14_assignsubmission_file": {2: "pass # d"}})
+    worksheet(tmp_path, *((*row[:3], mine[row[1]]) for row in CLASS))
+    assert moodle("--partial") == 0
+    assert of_worksheet(tmp_path) == mine | {"Cleo": "100.00", "Dora": "100.00"}
 
 
 def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
