@@ -160,8 +160,8 @@ def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn
         return stored("dx", left.memory["dx"], want, strides[0] if strides[1] == 1 else len(want),
                       M, EXACT if dtype == "float32" else ROUNDED)
 
-    return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides: dy "
-                   f"{stride_dym}, w {stride_wn}, dx {strides}, {dtype}",
+    return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, stride of "
+                   f"dy {stride_dym}, of w {stride_wn}, of dx {strides}, {dtype}",
                    {**given, "dy_ptr": Pointer("dy", 0), "w_ptr": Pointer("w", 0),
                     "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
                     "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)},
@@ -219,18 +219,28 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
     want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
 
     def check(left: Observed) -> Wrong | None:
+        launched = {function: arguments for function, arguments in left.calls}
         for name, value in want.items():
-            got = left.programs[0][name]
+            got, kernel = left.programs[0][name], f"_{name}_kernel"
+            if value is not None and kernel not in launched:
+                return Wrong((f"{kernel} is not launched, and {name} needs it: write "
+                              f"{kernel}[grid](...), the arguments included.",), name=name)
+            if value is not None and got is None:
+                return Wrong((f"{name} is None: a launch returns nothing. The kernel fills the "
+                              "tensor that it is handed, so keep that one.",), name=name,
+                             want=f"a tensor of shape {value.shape}", got="None")
             if value is None or got is None:
                 if got is not None:
                     return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
                                   "got a tensor.", "This is advice, and costs no points: see "
                                   "ctx.needs_input_grad."), name=name, want="None",
                                  got="a tensor")
-                if value is not None:
-                    return unlike(name, f"a tensor of shape {value.shape}", None)
             elif found := difference(name, got, value, 1e-4):
                 return found
+        for kernel, grid in launched.items():
+            if grid["programs"] > grid["wanted"]:
+                return Wrong((f"{kernel} is launched on {grid['programs']} programs, and "
+                              f"{grid['wanted']} are enough",), note=True)
         return None
 
     said = f", dy with stride {stride_dy}" + ", x transposed" * transposed

@@ -252,6 +252,16 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
      "handed stride_wn=1, and along that axis w has the stride 3"),
     (2, "2.6", "x.stride(0), x.stride(1),\n                    BLOCK_M", "x.stride(0), 1,\n"
      "                    BLOCK_M", "handed stride_xn=1, and along that axis x has the stride 20"),
+    *((2, "2.6", "_dw_kernel[(grid_n,)]", f"_dw_kernel{grid}", said) for grid, said in (
+        ("", "launched with a grid before its arguments: _dw_kernel[grid](...)"),
+        ("[grid_n]", "the grid must be a tuple of one to three whole numbers, as in _dw_kernel["
+         "(programs,)](...); got 3: without a comma, brackets make no tuple"),
+        ("[lambda meta: triton.cdiv(N, meta['BLOCK_N'])]", "got 3: without a comma"),
+        ("['grid_n']", "got 'grid_n'"), ("[(N / BLOCK_N,)]", "got (2.34375,)"))),
+    (2, "2.6", "_dw_kernel[(grid_n,)](", "(lambda *all, **more: _dw_kernel[grid_n])(",
+     "_dw_kernel is not launched"),
+    (2, "2.6", "_dw_kernel[(grid_n,)]", "dw = _dw_kernel[(grid_n,)]", "a launch returns nothing"),
+    (2, "2.6", "dy, x, dw, M, N,", "dy, x, dw, N, M,", "handed M=300, N=20 and as dy a tensor of"),
     (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = start_m + tl.program_id(0) * BLOCK_M + "
      "tl.arange", "the rows do not begin at start_m"),
     (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = tl.program_id(0) * BLOCK_M + tl.arange",
@@ -267,6 +277,14 @@ def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, ol
     assert old in solved(stage)
     found = lights(solved(stage).replace(old, new, 1), stage)
     assert colours(found, "wrong") == [step] and said in " ".join(found[step].lines)
+
+
+@pytest.mark.parametrize("grid, note", [
+    ("lambda meta: (triton.cdiv(N, meta['BLOCK_N']),)", ""), ("[grid_n]", ""), ("grid_n, 1", ""),
+    ("(N,)", "_dw_kernel is launched on 300 programs, and 3 are enough")])
+def test_a_grid_that_triton_takes_is_right(grid, note):
+    found = lights(solved(2).replace("_dw_kernel[(grid_n,)]", f"_dw_kernel[{grid}]"), 2)["2.6"]
+    assert found.light == "right" and (note in " ".join(found.seen) if note else not found.seen)
 
 
 def test_a_walk_that_goes_on_in_vain_is_right_with_both_walks_beside_each_other():

@@ -36,6 +36,11 @@ class Endless(BaseException):
     """The step took too long, or made too many calls; `except Exception` does not catch it."""
 
 
+class Misused(Exception):
+    """(id, text): a fake was called in a wrong way.  In a run of the whole file that may raise
+    nothing, or something that explains less."""
+
+
 class Memory:
     """Named arrays that pointers point into, each with unused memory on both sides."""
 
@@ -116,6 +121,10 @@ def _run(worker, request: dict) -> list[dict]:
             sentence = str(error) + _unchanged(request["text"], line) * ("grows" not in str(error))
             answers.append({"error": {"id": "timeout", "sentence": sentence, "line": line,
                                       "column": None}})
+        except Misused as error:
+            line = next(iter(crashes.lines_of(error, worker.path)[::-1]), None)
+            id, said = error.args
+            answers.append({"error": {"id": id, "sentence": said, "line": line, "column": None}})
         except BaseException as error:
             found = crashes.explain(error, worker.path, "in this step")
             if found["outcome"] == "skipped":  # not the step's fault
@@ -180,16 +189,12 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
     launched.
     """
     if kind in ("dx", "dw"):
-        return _Launched(name, original.fn, kind)
+        return _Launched(name, original.fn, kind, calls)
     signature = inspect.signature(getattr(original, "fn", original))
 
     def called(*args, **kwargs):
         kwargs.pop("_semantic", None)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{error}. {name} takes {', '.join(signature.parameters)}: compare "
-                            "your call with this list, from left to right") from None
+        bound = _bound(name, signature, args, kwargs)
         bound.apply_defaults()
         number = len(calls)
         if number >= CALLS:
@@ -245,48 +250,85 @@ def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
     target[where] = values.astype(target.dtype)
 
 
-class _Launched:
-    """A right kernel of stage 2's backward, in PyTorch."""
+def _bound(name: str, signature: inspect.Signature, args, kwargs) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{error}. {name} takes {', '.join(signature.parameters)}: compare your "
+                        "call with this list, from left to right") from None
 
-    def __init__(self, name: str, function, kind: str):
+
+class _Launched:
+    """A right kernel of stage 2's backward, in PyTorch; its launch is as strict as Triton's."""
+
+    def __init__(self, name: str, function, kind: str, calls: list[dict]):
         self.name, self.signature, self.kind = name, inspect.signature(function), kind
+        self.calls = calls
+
+    def __call__(self, *args, **kwargs):
+        raise Misused("grid-wrong", "a kernel is launched with a grid before its arguments: "
+                      f"{self.name}[grid](...)")
 
     def __getitem__(self, grid):
         def launch(*args, num_warps=None, num_stages=None, **kwargs):
-            given = SimpleNamespace(**self.signature.bind(*args, **kwargs).arguments)
-            programs = grid(vars(given)) if callable(grid) else grid
-            programs = tuple(programs) if isinstance(programs, tuple | list) else (programs,)
-            self.check(given, programs)
+            given = SimpleNamespace(**_bound(self.name, self.signature, args, kwargs).arguments)
+            self.check(given, self.programs(grid(vars(given)) if callable(grid) else grid))
             self.run(given)
         return launch
 
+    def programs(self, grid) -> tuple[int, ...]:
+        if isinstance(grid, tuple | list) and 0 < len(grid) <= 3 and all(
+                hasattr(n, "__index__") for n in grid):
+            return tuple(map(int, grid))
+        raise Misused("grid-wrong", "the grid must be a tuple of one to three whole numbers, as in "
+                      f"{self.name}[(programs,)](...); got {grid!r}"
+                      + ": without a comma, brackets make no tuple" * isinstance(grid, int))
+
     def check(self, given: SimpleNamespace, programs: tuple[int, ...]) -> None:
-        """Reject a grid that is too short, and strides that do not belong to their tensors."""
+        """Record the launch.
+
+        Raises:
+            Misused: the grid is too short, or strides do not belong to their tensors.
+        """
         wanted = -(-given.N // given.BLOCK_N)
         if self.kind == "dx":
             wanted *= -(-given.M // given.BLOCK_M)
         if programs[0] < wanted or max(programs[1:], default=1) > 1:
-            raise ValueError(f"{self.name} is launched on {programs} programs, want ({wanted},): "
-                             "they are numbered along one axis")
+            raise Misused("handed-wrongly", f"{self.name} is launched on {programs} programs, "
+                          f"want ({wanted},): they are numbered along one axis")
         for name, handed in vars(given).items():
             if not name.startswith("stride_"):
                 continue
             tensor = getattr(given, name[len("stride_"):-1] + "_ptr")
             axis = tensor.dim() - 1 if name[-1] == "n" else 0
             if tensor.shape[axis] > 1 and handed != tensor.stride(axis):
-                raise ValueError(f"{self.name} is handed {name}={handed}, and along that axis "
-                                 f"{name[len('stride_'):-1]} has the stride {tensor.stride(axis)}")
+                raise Misused("handed-wrongly", f"{self.name} is handed {name}={handed}, and along "
+                              f"that axis {name[len('stride_'):-1]} has the stride "
+                              f"{tensor.stride(axis)}")
+        self.calls.append({"function": self.name, "arguments": {
+            "programs": programs[0], "wanted": wanted}})
 
     def run(self, given: SimpleNamespace) -> None:
         M, N = given.M, given.N
-        dy = torch.as_strided(given.dy_ptr, (M,), (given.stride_dym,)).double()
+
+        def part(name: str, size: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+            tensor = getattr(given, f"{name}_ptr")
+            try:
+                return torch.as_strided(tensor, size, strides)
+            except RuntimeError:
+                raise Misused(
+                    "handed-wrongly", f"{self.name} is handed M={M}, N={N} and as {name} a tensor "
+                    f"of shape {tuple(tensor.shape)}, in which {list(size)} numbers do not fit: "
+                    "compare the call with its arguments, from left to right") from None
+
+        dy = part("dy", (M,), (given.stride_dym,)).double()
         if self.kind == "dw":
-            x = torch.as_strided(given.x_ptr, (M, N), (given.stride_xm, given.stride_xn))
-            torch.as_strided(given.dw_ptr, (N,), (1,)).copy_(dy @ x.double())
+            x = part("x", (M, N), (given.stride_xm, given.stride_xn))
+            part("dw", (N,), (1,)).copy_(dy @ x.double())
         else:
-            w = torch.as_strided(given.w_ptr, (N,), (given.stride_wn,))
-            dx = torch.as_strided(given.dx_ptr, (M, N), (given.stride_dxm, given.stride_dxn))
-            dx.copy_(dy[:, None] * w.double())
+            w = part("w", (N,), (given.stride_wn,))
+            part("dx", (M, N), (given.stride_dxm, given.stride_dxn)).copy_(
+                dy[:, None] * w.double())
 
 
 # --------------------------------------------------------------------- limits
