@@ -169,7 +169,7 @@ def grade(arguments, wanted: dict) -> int:
     of class.toml."""
     from classroom import machine, policy, standing  # import torch
     from classroom.batch import Batch
-    from classroom.book import reports, student_report
+    from classroom.book import reports, student_report, undecided
     from classroom.gather import gather
     from classroom.store import Settings, Store
     from grader.assignment import record
@@ -297,6 +297,10 @@ def grade(arguments, wanted: dict) -> int:
         put(made)
         for line in (*lines, *(f"to upload: {path}" for path in made)):
             progress.line(line)
+        if (left := [undecided(report) for report in written]) and any(left):
+            count = Counter(why for reasons in left for why in reasons)
+            progress.line(f"No grade yet for {sum(map(bool, left))} of {len(left)} students: "
+                          + ", ".join(f"{number} {why}" for why, number in sorted(count.items())))
         return code or (NOT_SETTLED if lines else DONE)
 
 

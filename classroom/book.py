@@ -49,11 +49,12 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
         "returns": student.returns,
         **asdict(store.settings),
-        **dict.fromkeys(("points", "max_points", "unsettled", "late_days", "late", "step_credit")),
+        **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "late",
+                         "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "refused": student.trouble or None, "notes": list(student.notes),
         "handed_in": student.time.isoformat() if student.time else None,
-        "marked_late": student.marked_late,
+        "marked_late": student.marked_late, "status": escape(student.person.status),
         "extension": student.extension.isoformat() if student.extension else None,
         "as_published": None,  # own statements found in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
@@ -87,6 +88,12 @@ def for_a_person(report: dict) -> list[dict]:
     """The undecided stages, and rejected ones without an override."""
     return [stage for stage in report["stages"] if stage["stage"] in report["unsettled"]
             or stage["outcome"] == "rejected" and "override" not in stage]
+
+
+def undecided(report: dict) -> set[str]:
+    """Why a student has no grade until a person, or another run, decides."""
+    return {*(WORDS[stage["outcome"]] for stage in for_a_person(report)),
+            *(re.split("[,:]", why)[0] for why in report["held"])}
 
 
 def to_look_at(report: dict) -> bool:
@@ -232,8 +239,8 @@ def grades(reports: list[dict]) -> bytes:
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
             "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
-            *(None if stage["stage"] in report["unsettled"] or kept(report) else stage["points"]
-              for stage in stages),
+            *(None if stage in for_a_person(report) or report["held"] or kept(report) else
+              stage["points"] for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return roster.written(table)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from classroom import book
-from classroom.book import EMPTY, explanation
+from classroom.book import EMPTY, explanation, for_a_person
 from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.page import pictures, svg
@@ -33,8 +33,8 @@ def pages(report: dict) -> dict[str, bytes]:
         failed = stage["outcome"] not in ("pass", "missing")
         red = [step["id"] for step in steps if step["light"] == "wrong"]
         stages.append(stage | {
-            "word": WORDS.get(stage["outcome"], LATER),
-            "settled": number not in report["unsettled"],
+            "word": (book.WORDS if "override" in stage else WORDS).get(stage["outcome"], LATER),
+            "settled": stage not in for_a_person(report),
             "lights": [f"{step['id']} {step['light']}" for step in steps
                        if step["light"] != "none"],
             "said": explanation(stage) if failed and stage["outcome"] in WORDS else "",
@@ -59,5 +59,5 @@ def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
     -> pages()."""
     return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
                    made[report["key"]]["html"] for report in reports if report["state"] not in EMPTY
-                   and all(stage["stage"] not in report["unsettled"]
-                           or stage["outcome"] == "refused" for stage in report["stages"])})
+                   and not report["held"] and all(stage["outcome"] == "refused"
+                                                  for stage in for_a_person(report))})

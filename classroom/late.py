@@ -15,6 +15,7 @@ EXTENDED = re.compile(r"extension\b.*?\buntil:? (.+?)( - .*)?$", re.IGNORECASE) 
 FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # Moodle's, in English
 DAY = timedelta(days=1)
 UNKNOWN = "marked as late, but not how late: an override says the days or the points"
+DOUBTED = "marked as late, but in time ({}): an override says the days or the points"
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ def said(time: datetime) -> str:
 
 
 def apply(report: dict, late: Late | None, word=None) -> float:
-    """Note in a report how late it is.  word: an override of the days.  -> the share of the points
-    that remains."""
-    report["late_days"], report["late"] = None, ""
+    """Note in a report how late it is, and in "held" if a person has to say so.  word: an override
+    of the days.  -> the share of the points that remains."""
+    report["late_days"], report["late"], report["held"] = None, "", []
     if late is None:
         return 1.0
     late = late.until(of(report.get("extension")))
@@ -102,8 +103,11 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     elif report["handed_in"] is not None:
         time = of(report["handed_in"])
         days = late.days_of(time)
+        shown, deadline = late.compared(time)
+        report["held"] += [DOUBTED.format(said(time))] * (
+            report["marked_late"] and shown <= deadline)
     else:
-        report["notes"] += [UNKNOWN] * report["marked_late"]
+        report["held"] += [UNKNOWN] * report["marked_late"]
         return 1.0
     report["late_days"] = days
     share = max(0.0, 1 - late.per_day * days) if days <= late.days else 0.0

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster
-from classroom.book import EMPTY, OPEN, not_settled
+from classroom.book import EMPTY, OPEN, for_a_person, not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
 from grader.assignment import submission
@@ -23,6 +23,7 @@ COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and da
 ALL = "*"  # for all stages
 NO_MARKERS = "it has no step markers, which this class requires: put your code into the file " \
     "that was handed out"
+DRAFT = "a draft, which was not submitted: an override says the days or the points"
 MOST_POINTS = 1e6
 
 
@@ -233,14 +234,19 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
             stage["override"] = {"reason": word.reason, "was": stage["points"]}
             stage["points"] = word.points
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
-    is_kept = False
-    if report.get("state") in EMPTY:
+    is_kept, state = False, report.get("state")
+    if state not in EMPTY and not extended:
+        report["held"] += [DRAFT] * report.get("status", "").lower().startswith("draft")
+    if len(given) == len(stages):
+        report["held"] = []
+    report["notes"] += report["held"]
+    if state in EMPTY:
         until = late.of(report["extension"])
         rules = (policy.late or until and late.Late(until) or None)
         if extended or rules and not rules.until(until).is_over():
             report["state"] = OPEN
         is_kept = not given and not (policy.zero and report["state"] != OPEN)
-    report["points"] = None if report["unsettled"] or is_kept else round(
+    report["points"] = None if for_a_person(report) or report["held"] or is_kept else round(
         sum(stage["points"] for stage in stages), 2)
     report["max_points"] = sum(stage["max_points"] for stage in stages
                                if stage["stage"] not in policy.optional)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import roster
-from classroom.book import EMPTY
+from classroom.book import EMPTY, for_a_person
 from classroom.gather import Submitted
 from classroom.policy import Policy, one
 from grader.assignment.record import sha256
@@ -118,7 +118,7 @@ def changes(old: dict, new: dict) -> str:
 def _grades(report: dict) -> dict[str, str]:
     """The grades that are decided."""
     found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
-             for stage in report["stages"] if stage["stage"] not in report["unsettled"]}
+             for stage in report["stages"] if stage not in for_a_person(report)}
     if report["step_credit"]:
         found["right steps"] = f"{report['step_credit']:g}"
     if report["points"] is not None:

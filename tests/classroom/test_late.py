@@ -51,10 +51,13 @@ def test_what_is_late_says_both_times_and_their_zones():
 
 @pytest.mark.parametrize(("hours", "rules", "words", "points", "days", "notes"), [
     (25, RULES, [policy.Override("anna", 4, 95.0, "was ill")], 95.0, 2, []),  # not reduced
-    (None, RULES, [], 100.0, None, [late.UNKNOWN]),
+    (None, RULES, [policy.Override("anna", 4, 95.0, "was ill")], 95.0, None, []),
+    (None, RULES, [policy.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
+    (None, RULES, [], None, None, [late.UNKNOWN]),
+    (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+0000")]),
     (1000, None, [], 100.0, None, [])])
-def test_a_persons_word_an_unknown_time_and_no_deadline_cost_nothing(hours, rules, words, points,
-                                                                    days, notes):
+def test_what_is_marked_late_by_unknown_days_has_no_points_until_a_person_says_them(
+        hours, rules, words, points, days, notes):
     made = report(hours, marked_late=True)
     policy.apply(made, policy.Policy(late=rules), words)
     assert (made["points"], made["late_days"], made["notes"]) == (points, days, notes)

@@ -243,6 +243,42 @@ def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
     assert of_worksheet(tmp_path) == mine | {"Cleo": "100.00", "Dora": "100.00"}
 
 
+@pytest.mark.parametrize(("undecided", "decision"), [
+    ("rejected", "braunben,2,0,talked about it,"), ("dies", "braunben,*,60,,by hand"),
+    ("late", "braunben,*,,by the log,,1"), ("draft", "braunben,*,,your mail,,0")])
+def test_no_gradebook_and_no_page_has_what_is_undecided_and_the_last_line_counts_it(
+        grade, tmp_path, capsys, undecided, decision):
+    shutil.rmtree(tmp_path / "in")
+    (tmp_path / "in").mkdir()
+    late = "_LATE" if undecided == "late" else ""
+    for name, text in (("aberanna_1", "pass"), (f"braunben{late}_2", undecided)):
+        (tmp_path / f"in/{name}_9_problem_2.py").write_text(
+            text if text in ("rejected", "dies") else "pass")
+    (tmp_path / "export.csv").write_text(
+        "Student,ID,SIS Login ID,Section,Flash (7)\nPoints Possible,,,,100\n"
+        "Anna,1,aberanna,A,\nBen,2,braunben,A,12\n")
+    (tmp_path / "class.csv").write_text(
+        "name,id,login,status\nAnna,1,aberanna,\n"
+        f"Ben,2,braunben,{'Draft (not submitted)' * (undecided == 'draft')}\n")
+    options = ("--canvas", tmp_path / "export.csv", "--roster", tmp_path / "class.csv",
+               "--policy", tmp_path / "policy.toml")
+    said = {"dies": "blocked", "late": "marked as late", "draft": "a draft"}
+    for code, given, pages in ((3, "12", ["aberanna"]), (0, None, ["aberanna", "braunben"])):
+        assert grade(*options, "--yes") == code
+        with open(tmp_path / "out/canvas.csv", newline="", encoding="utf-8") as file:
+            ben = next(row for row in csv.DictReader(file) if row["ID"] == "2")["Flash (7)"]
+        assert ben == given if given else ben in ("0.00", "60.00", "90.00", "100.00")
+        with zipfile.ZipFile(tmp_path / "out/feedback.zip") as packed:
+            assert sorted(name.partition("_")[0] for name in packed.namelist()) == pages
+        assert capsys.readouterr().out.splitlines()[-1].startswith(
+            f"No grade yet for 1 of 2 students: 1 {said.get(undecided, undecided)}") == (code == 3)
+        (tmp_path / "overrides.csv").write_text(
+            "student,stage,points,reason,note,days_late\n" + decision + "\n")
+        options = (*options, "--overrides", tmp_path / "overrides.csv")
+    page = (tmp_path / "out/feedback/Ben.md").read_text("utf-8")
+    assert "a person will look at it" not in page and "not settled" not in page
+
+
 def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
                                                                       capsys):
     make(tmp_path / "in", {"cleo": {2: "rejected"}})
