@@ -22,10 +22,12 @@ import itertools
 import reprlib
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 from transformers.masking_utils import (
+    and_masks,
     causal_mask_function,
     eager_mask,
+    packed_sequence_mask_function,
     sliding_window_causal_mask_function,
 )
 
@@ -42,6 +44,7 @@ HARMLESS = {
 }
 # What a collator, TRL's for one, says of packed sequences beside position_ids.
 PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+MASK = "the mask function"  # where most models say it, too, of position_ids
 
 
 def register() -> None:
@@ -56,10 +59,12 @@ class CourseMask:
     Attributes:
         window: how many keys a query sees, itself included; None for all.
         kept: bool (B, N), False where a token is padding; None if none is.
+        numbers: (B, N), the packed sequence of each token, counted within its row; None if the
+            mask knows of none.
     """
 
-    def __init__(self, window: int | None, kept: torch.Tensor | None):
-        self.window, self.kept = window, kept
+    def __init__(self, window: int | None, kept: torch.Tensor | None, numbers=None):
+        self.window, self.kept, self.numbers = window, kept, numbers
         self._cut = None
 
     def cut(self, position_ids, packing: dict, B: int, N: int, device) -> tuple | None:
@@ -72,11 +77,16 @@ class CourseMask:
             tokens: which of the B * N tokens are theirs; None if all are.
         """
         if self._cut is None:
+            packing = packing | {MASK: self.numbers}
             told = {name: torch.as_tensor(x).cpu() for name, x in packing.items() if x is not None}
-            if position_ids is None and "cu_seq_lens_q" in told:
-                starts, i = told["cu_seq_lens_q"].unique(), torch.arange(B * N)
-                starts = starts[torch.searchsorted(starts, i, right=True) - 1]
-                position_ids = (i - starts).view(B, N)
+            if position_ids is None:
+                starts = told.get("cu_seq_lens_q")
+                if starts is None and MASK in told:
+                    starts = torch.tensor(_borders(told[MASK], B, N))
+                if starts is not None:
+                    starts, i = starts.unique(), torch.arange(B * N)
+                    starts = starts[torch.searchsorted(starts, i, right=True) - 1]
+                    position_ids = (i - starts).view(B, N)
             rows = _pieces(self.kept, position_ids, B, N)
             _check_packing(told, rows, N)
             lengths = [n for pieces in rows for n, is_sequence in pieces if is_sequence]
@@ -85,6 +95,12 @@ class CourseMask:
             tokens = None if whole else self.kept.flatten().nonzero()[:, 0]
             self._cut = lengths, borders.to(device), tokens
         return None if self._cut[0] == [N] * B else self._cut
+
+    def __getitem__(self, _):
+        raise ValueError(
+            "want a mask that goes to the layers as it is; got a model that takes parts of it: "
+            f"{INSTEAD}"
+        )
 
 
 class OneNewToken:
@@ -120,6 +136,7 @@ def course_mask(
             f"want as many keys as queries, or a single query; got {q_length} queries and "
             f"{kv_length} keys, as with a static cache or a prompt in parts: {INSTEAD}"
         )
+    mask_function, numbers = _unpacked(mask_function)
     window = getattr(config, "sliding_window", None)
     if same_function(mask_function, causal_mask_function):
         window = None
@@ -127,15 +144,41 @@ def course_mask(
         mask_function, sliding_window_causal_mask_function(window)
     ):
         raise ValueError(
-            "want a causal mask, or a sliding window of config.sliding_window; got another mask "
-            f"function, {getattr(mask_function, '__qualname__', mask_function)}: {INSTEAD}"
+            "want a causal mask, or a sliding window of config.sliding_window, each perhaps with "
+            f"packed sequences; got another mask function, "
+            f"{getattr(mask_function, '__qualname__', mask_function)}: {INSTEAD}"
         )
     if attention_mask is not None and attention_mask.shape != (batch_size, kv_length):
         want, got = [batch_size, kv_length], list(attention_mask.shape)
         raise ValueError(f"want attention_mask (B, N) = {want}; got {got}: {INSTEAD}")
     if attention_mask is not None and bool(attention_mask.all()):
         attention_mask = None
-    return CourseMask(window, attention_mask)
+    return CourseMask(window, attention_mask, numbers)
+
+
+def _unpacked(mask_function) -> tuple:
+    """What Transformers makes of f for packed sequences -> f, their numbers (B, N); else f, None.
+
+    Models that give position_ids to their mask get and_masks(f, packed).  From 5.24 on f is asked
+    of positions within a sequence, which are as far apart as those in the row.
+    """
+    parts = _caught(mask_function, and_masks())
+    if parts is None or len(parts["mask_functions"]) != 2:
+        return mask_function, None
+    f, packed = parts["mask_functions"]
+    packed = _caught(packed, packed_sequence_mask_function(None))
+    if packed is None:
+        return mask_function, None
+    remap = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
+    remapped = remap and _caught(f, remap(None, None))
+    return remapped["mask_function"] if remapped else f, packed["packed_sequence_mask"]
+
+
+def _caught(f, like) -> dict | None:
+    """What f has of the arguments of the factory that made like; None if another made f."""
+    if getattr(f, "__code__", None) is not like.__code__:
+        return None
+    return dict(zip(f.__code__.co_freevars, (x.cell_contents for x in f.__closure__), strict=True))
 
 
 def same_function(f, g) -> bool:
@@ -188,13 +231,19 @@ def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
         if positions[start] != 0:
             raise ValueError(
                 "want position_ids that grow by one, or start again at 0 with the next packed "
-                f"sequence; got {int(positions[start - 1])}, {int(positions[start])}: eager "
-                "attention uses them for rotary positions only, and would ignore the packing"
+                f"sequence; got {int(positions[start - 1])}, {int(positions[start])}: that is no "
+                "packing; a row cut up over several GPUs, in zigzag order for one, is not supported"
             )
     borders = [first, *starts, end]
     sequences = [(b - a, True) for a, b in zip(borders[:-1], borders[1:], strict=True)]
     pieces = [(first, False), *sequences, (N - end, False)]
     return [piece for piece in pieces if piece[0] > 0]
+
+
+def _borders(numbers: torch.Tensor, B: int, N: int) -> list[int]:
+    """Numbers (1 or B, N) of the sequences -> where they begin, in B * N tokens, and B * N."""
+    changes = (numbers.expand(B, N).diff() != 0).nonzero().tolist()
+    return sorted({*range(0, B * N + 1, N), *(row * N + i + 1 for row, i in changes)})
 
 
 def _check_packing(told: dict[str, torch.Tensor], rows: list[list[tuple]], N: int) -> None:
@@ -207,12 +256,11 @@ def _check_packing(told: dict[str, torch.Tensor], rows: list[list[tuple]], N: in
                 raise ValueError(f"want {name} >= {max(lengths)}, the longest sequence; got {x}")
             continue
         got = set(x.flatten().tolist())
-        if name == "seq_idx":  # the number of each token's sequence
+        if name in ("seq_idx", MASK):  # the number of each token's sequence
             B = len(rows)
             if x.shape not in ((1, N), (B, N)):
-                raise ValueError(f"want seq_idx (1 or B, N) = (1 or {B}, {N}); got {list(x.shape)}")
-            changes = (x.expand(B, N).diff() != 0).nonzero().tolist()
-            got = {*range(0, B * N + 1, N), *(row * N + i + 1 for row, i in changes)}
+                raise ValueError(f"want {name} (1 or B, N) = (1 or {B}, {N}); got {list(x.shape)}")
+            got = set(_borders(x, B, N))
         if got != want:
             raise ValueError(
                 f"want {name} to begin a sequence where position_ids start at 0; got extra borders "
