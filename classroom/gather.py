@@ -16,11 +16,10 @@ import re
 import stat
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -54,6 +53,7 @@ NESTED = 2  # levels of archives in an archive
 MOST_ENTRIES = 20_000  # in a folder or an archive
 MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
+MOST_HANDED_IN = 256 << 20  # bytes of an archive that is all that a student handed in
 MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
                    "Thumbs.db", "desktop.ini"}
@@ -100,18 +100,6 @@ class Submitted:
                     or not self.person.status and late.read(self.person.handed_in))
 
 
-class Place(NamedTuple):
-    """A folder, an archive, or a single file with the name that the student gave it.  email: the
-    student's; returns, time, marked_late: as in Submitted."""
-
-    path: Path
-    file: str = ""
-    email: str = ""
-    returns: str = ""
-    time: datetime | None = None
-    marked_late: bool = False
-
-
 class Member(NamedTuple):
     """A file of a submission.  read(most) -> at most so many bytes; may raise Refused."""
 
@@ -119,23 +107,47 @@ class Member(NamedTuple):
     read: Callable[[int], bytes]
 
 
+class Entry(NamedTuple):
+    """What is directly in SUBMISSIONS.  members() -> the files of a folder, or the file itself; may
+    raise Refused or OSError."""
+
+    name: str
+    is_folder: bool
+    members: Callable[[], Iterable[Member]]
+
+
+class Place(NamedTuple):
+    """A folder, an archive, or a single file with the name that the student gave it.  email: the
+    student's; returns, time, marked_late: as in Submitted."""
+
+    entry: Entry
+    file: str = ""
+    email: str = ""
+    returns: str = ""
+    time: datetime | None = None
+    marked_late: bool = False
+
+
 def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and on the roster.  -> the students
     by name.  Raises ValueError: it is neither, has no submission, or the roster is invalid."""
-    if submissions.is_file() and submissions.suffix.lower() == ".zip":
-        with tempfile.TemporaryDirectory(prefix="class-") as folder:
-            _unzip(submissions, Path(folder))
-            place = next(Path(folder).glob(f"*/{GRADESCOPE}"), Path(folder) / "any")
-            return gather(place.parent, listed)
     people = roster.read(listed) if listed else []
-    if submissions.is_dir():
-        places = _in_folder(submissions, listed)
-    elif submissions.is_file() and submissions.suffix.lower() == ".csv":
-        places = _in_index(submissions)
-    else:
-        raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, the "
-                         ".zip that a learning system made of one, or a .csv with the columns name "
-                         f"and path; got {submissions}")
+    with ExitStack() as opened:
+        if submissions.is_dir():
+            places = _places(_on_disk(submissions, listed))
+        elif submissions.is_file() and submissions.suffix.lower() == ".zip":
+            places = _places(_in_download(submissions, opened))
+        elif submissions.is_file() and submissions.suffix.lower() == ".csv":
+            places = _in_index(submissions)
+        else:
+            raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, "
+                             "the .zip that a learning system made of one, or a .csv with the "
+                             f"columns name and path; got {submissions}")
+        return _students(list(places), people, submissions)
+
+
+def _students(places: list[tuple[str, str, "Place | None"]], people: list[roster.Person],
+              submissions: Path) -> list[Submitted]:
     found: dict[tuple[str, str], list[Place]] = {}  # by name and number in the learning system
     for name, id, place in places:
         found.setdefault((name, id), []).extend([place] if place else [])
@@ -165,62 +177,81 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
-def _unzip(download: Path, folder: Path) -> None:
-    """Unpack a learning system's zip of a whole class while it is read.  Raises ValueError: it is
-    no such zip."""
+def one(folder: Path) -> Submitted:
+    """The submission in a folder, of a student whose name is not known."""
+    return _submitted("submission", roster.Person(), [[Place(_entry(folder))]], "")
+
+
+def _entry(path: Path) -> Entry:
+    return Entry(path.name, path.is_dir(), partial(_files, path))
+
+
+def _is_ours(name: str) -> bool:
+    return not name.startswith(".") and name not in NOT_LOOKED_INTO
+
+
+def _on_disk(folder: Path, listed: Path | None) -> dict[str, Entry]:
+    """What is in a folder, without the roster."""
+    return {path.name: _entry(path) for path in sorted(folder.iterdir()) if _is_ours(path.name)
+            and not (listed and path.resolve() == listed.resolve())}
+
+
+def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
+    """What is in a learning system's zip of a class, which is read where it is: what one student
+    handed in cannot stop the others.  Raises ValueError: it is no such zip."""
+    found: dict[str, list[Member]] = {}
     try:
-        with ExitStack() as opened:
-            for member in _unpacked(download.name, opened.enter_context(_open(download)), opened):
-                path = folder / member.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(member.read(MOST_ARCHIVE))
+        members = _unpacked(download.name, opened.enter_context(_open(download)), opened)
     except (Refused, OSError) as error:
         raise ValueError(f"SUBMISSIONS: want a .zip that can be unpacked; got {download}: {error}"
                          ) from None
+    export = next((member.path.parent for member in members if len(member.path.parts) == 2
+                   and member.path.name == GRADESCOPE), PurePosixPath())
+    folders = set()
+    for path, read in members:
+        inside = path.relative_to(export) if path.is_relative_to(export) else path
+        top, *below = inside.parts
+        folders.update([top] * bool(below))
+        found.setdefault(top, []).append(Member(PurePosixPath(*below or [top]), read))
+    return {name: Entry(name, name in folders, partial(_limited, theirs))
+            for name, theirs in sorted(found.items()) if _is_ours(name)}
 
 
-def one(folder: Path) -> Submitted:
-    """The submission in a folder, of a student whose name is not known."""
-    return _submitted("submission", roster.Person(), [[Place(folder)]], "")
-
-
-def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Place]]:
+def _places(entries: dict[str, Entry]) -> Iterator[tuple[str, str, Place]]:
     """-> name, number in the learning system or "", place."""
-    exported = _of_gradescope(folder / GRADESCOPE)
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO | {GRADESCOPE} \
-                or listed and entry.resolve() == listed.resolve():
-            continue
-        if PROBLEM.fullmatch(entry.name):
+    exported = _of_gradescope(entries.pop(GRADESCOPE, None))
+    for name, entry in entries.items():
+        if PROBLEM.fullmatch(name):
             raise ValueError("SUBMISSIONS: want a folder per student in it; got a problem file: "
-                             f"{entry}")
-        people, time = exported.get(entry.name, ((), None))
+                             f"{name}")
+        people, time = exported.get(name, ((), None))
         for person in people:
             yield person.name, person.id or person.email, Place(entry, email=person.email,
                                                                 time=time)
         if people:
             continue
-        system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
+        system = MOODLE.fullmatch(name) or not entry.is_folder and CANVAS.fullmatch(name)
         if system:
             canvas = system.re is CANVAS
             typed = system["kind"] if system["kind"] != "file" else ""  # a text or a link
-            returns = entry.name[:max(0, system.start("file"))] if canvas else \
+            returns = name[:max(0, system.start("file"))] if canvas else \
                 f"{system['name']}_{system['id']}_assignsubmission_file/"
             file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
             yield system["name"], system["id"], Place(
                 entry, typed or file, returns=returns,
-                marked_late=canvas and "_LATE_" in entry.name)
+                marked_late=canvas and "_LATE_" in name)
         else:
-            stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
+            stem = name if entry.is_folder else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", name)
             yield stem, "", Place(entry)
 
 
-def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime | None]]:
+def _of_gradescope(entry: Entry | None) -> dict[str, tuple[list[roster.Person], datetime | None]]:
     """Folder -> who handed it in, several for a group, and when; {} if there is no such file.
     Raises ValueError: the file is damaged."""
-    if not path.is_file():
+    if entry is None:
         return {}
-    _, *blocks = re.split(r"^(\S+):$", path.read_text("utf-8", "replace"), flags=re.MULTILINE)
+    text = next(iter(entry.members())).read(MOST_ARCHIVE).decode(errors="replace")
+    _, *blocks = re.split(r"^(\S+):$", text, flags=re.MULTILINE)
     found = {}
     for folder, block in zip(blocks[::2], blocks[1::2], strict=True):
         _, *submitters = re.split(r"^  - (?=:name:)", block, flags=re.MULTILINE)
@@ -229,7 +260,7 @@ def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime 
             for each in submitters], late.read(_of_ruby("  :created_at", block))
     if not any(people for people, _ in found.values()):
         raise ValueError(f"SUBMISSIONS: want {GRADESCOPE} as Gradescope exports it; got no "
-                         f"submitters in {path}")
+                         "submitters in it")
     return found
 
 
@@ -251,7 +282,7 @@ def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
             raise ValueError("SUBMISSIONS: want a time such as 2026-11-30T23:59:00+01:00; got "
                              f"{row['time']} in row {number} of {index}")
         if row["name"]:
-            yield row["name"], "", Place(index.parent / row["path"], time=time) \
+            yield row["name"], "", Place(_entry(index.parent / row["path"]), time=time) \
                 if row["path"] else None
 
 
@@ -269,7 +300,7 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
     try:
         if len(groups) > 1 or sum(not place.file for place in places) > 1:
             raise Refused("it is there more than once: "
-                          + ", ".join(escape(place.path.name) for place in places[:4]))
+                          + ", ".join(escape(place.entry.name) for place in places[:4]))
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
             files, refused, report = _taken(members, opened, notes)
@@ -330,10 +361,7 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
             raise Refused("several archives are in it, want one: " + _names(archives))
         if level == NESTED:
             raise Refused(f"want at most {NESTED} archives in each other; got more")
-        data = archive.read(MOST_ARCHIVE + 1)
-        if len(data) > MOST_ARCHIVE:
-            raise Refused(f"{_names(archives)} has more than {MOST_ARCHIVE >> 20} MiB")
-        inside = _unpacked(archive.path.name, io.BytesIO(data), opened)
+        inside = _inside(archive, MOST_ARCHIVE, opened)
         others = [member for member in members if member is not archive]
         return _taken(others + [Member(archive.path / member.path, member.read)
                                 for member in inside], opened, notes, level + 1)
@@ -404,20 +432,45 @@ def _names(members: list[Member]) -> str:
         + ", ..." * (len(members) > 3)
 
 
-def _members(place: Place, opened: ExitStack) -> Iterator[Member]:
+def _members(place: Place, opened: ExitStack) -> list[Member]:
     """The files of a place.  Raises Refused: it is a link, or an archive that is damaged or leads
     out of its folder; OSError: it cannot be read."""
-    path = place.path
+    found = list(place.entry.members())
     if place.file:
-        yield Member(PurePosixPath(place.file), partial(_read, path))
-    elif path.is_symlink():
+        return [Member(PurePosixPath(place.file), found[0].read)]
+    return found if place.entry.is_folder else _inside(found[0], MOST_HANDED_IN, opened)
+
+
+def _inside(archive: Member, most: int, opened: ExitStack) -> list[Member]:
+    """The files of an archive of at most so many bytes; raises Refused."""
+    if not archive.path.name.lower().endswith(ARCHIVES):
+        raise Refused(f"want a folder, a .zip or a .tar.gz; got {_names([archive])}")
+    data = archive.read(most + 1)
+    if len(data) > most:
+        raise Refused(f"{_names([archive])} has more than {most >> 20} MiB")
+    return _limited(_unpacked(archive.path.name, io.BytesIO(data), opened))
+
+
+def _files(path: Path) -> Iterator[Member]:
+    """The files of a folder, or the file itself.  Raises as _members does."""
+    if path.is_symlink():
         raise Refused("it is a link")
-    elif path.is_dir():
+    if path.is_dir():
         yield from _in_students_folder(path)
-    elif not path.is_file():
-        raise Refused(f"there is no {escape(path.name)}")
+    elif path.exists():
+        yield Member(PurePosixPath(path.name), partial(_read, path))
     else:
-        yield from _unpacked(path.name, opened.enter_context(_open(path)), opened)
+        raise Refused(f"there is no {escape(path.name)}")
+
+
+def _limited(members: list[Member]) -> list[Member]:
+    """What one student handed in.  Raises Refused: it is too much, or leads out of its folder."""
+    if len(members) > MOST_ENTRIES:
+        raise Refused(f"more than {MOST_ENTRIES} files are in it")
+    for path, _ in members:
+        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0][1:2]:
+            raise Refused(f"the archive climbs out of its folder: {escape(str(path))}")
+    return members
 
 
 def _in_students_folder(folder: Path) -> Iterator[Member]:
@@ -461,29 +514,19 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _unpacked(name: str, file: BinaryIO, opened: ExitStack) -> list[Member]:
-    """The files of an archive, which stays open; raises Refused as _members does."""
-    kind = name.lower()
-    if not kind.endswith(ARCHIVES):
-        raise Refused(f"want a folder, a .zip or a .tar.gz; got {escape(name)}")
+    """The files of an archive, which stays open.  Raises Refused: it is damaged."""
     try:
-        if kind.endswith(".zip"):
-            found = list(_in_zip(opened.enter_context(zipfile.ZipFile(file))))
-        else:
-            if kind.endswith("gz"):
-                file = opened.enter_context(gzip.GzipFile(fileobj=file))
-            data = file.read(MOST_ARCHIVE + 1)  # all of it: sizes in its headers cannot be trusted
-            if len(data) > MOST_ARCHIVE:
-                raise Refused(f"it would unpack to more than {MOST_ARCHIVE >> 20} MiB")
-            found = list(_in_tar(opened.enter_context(tarfile.open(fileobj=io.BytesIO(data),
-                                                                   mode="r:"))))
+        if name.lower().endswith(".zip"):
+            return list(_in_zip(opened.enter_context(zipfile.ZipFile(file))))
+        if name.lower().endswith("gz"):
+            file = opened.enter_context(gzip.GzipFile(fileobj=file))
+        data = file.read(MOST_ARCHIVE + 1)  # all of it: sizes in its headers cannot be trusted
+        if len(data) > MOST_ARCHIVE:
+            raise Refused(f"it would unpack to more than {MOST_ARCHIVE >> 20} MiB")
+        return list(_in_tar(opened.enter_context(tarfile.open(fileobj=io.BytesIO(data),
+                                                              mode="r:"))))
     except UNREADABLE as error:
         raise Refused(f"cannot read the archive: {_words(error)}") from None
-    if len(found) > MOST_ENTRIES:
-        raise Refused(f"the archive holds more than {MOST_ENTRIES} files")
-    for path, _ in found:
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0][1:2]:
-            raise Refused(f"the archive climbs out of its folder: {escape(str(path))}")
-    return found
 
 
 def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:

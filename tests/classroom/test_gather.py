@@ -250,6 +250,29 @@ def test_two_submissions_of_one_person_are_refused(tmp_path):
     assert found["Ben Braun"].trouble == "it is there more than once: Ben Braun, bbraun"
 
 
+def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, monkeypatch):
+    for limit in ("MOST_ARCHIVE", "MOST_HANDED_IN", "MOST_UNPACKED"):
+        monkeypatch.setattr(gathering, limit, 1 << 20)
+    monkeypatch.setattr(gathering, "MOST_ENTRIES", 30)
+    place = "{}_{}_assignsubmission_file/{}".format
+    long = f"Dora_14_assignsubmission_file_{'x' * 240}.py"
+    assert len(long) > 255, "longer than any file's name on a disk"
+    zipped(tmp_path / "all.zip", {
+        place("Anna", 11, "problem_2.py"): "two", place("Ben", 12, "problem_2.py"): "two",
+        place("Ben", 12, "video.mp4"): bytes(2 << 20), place("Eve", 15, "../../x"): "x",
+        place("Finn", 16, "work.zip"): bytes(2 << 20),
+        "Dora_14_assignsubmission_file_problem_2.py": "two", long: "x",
+        **{place("Cleo", 13, f"venv/{number}.py"): "" for number in range(40)},
+        **{place(f"Student {number}", number, "problem_2.py"): "two" for number in range(20)}})
+    found = {student.name: student for student in gather(tmp_path / "all.zip")}
+    assert len(found) == 26
+    troubles = {name: each.trouble for name, each in found.items() if each.trouble}
+    assert list(troubles) == ["Cleo", "Eve", "Finn"]
+    assert troubles["Cleo"] == "more than 30 files are in it"
+    assert "climbs out" in troubles["Eve"] and "unpack to 2 MiB" in troubles["Finn"]
+    assert all(each.files == {2: b"two"} for each in found.values() if not each.trouble)
+
+
 @pytest.mark.parametrize("text", [
     "Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n    Points Possible,,,,,100\n"
     "\"Anderson, Anna\",101,s1,aa,A,\n",
