@@ -134,9 +134,9 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     people = roster.read(listed) if listed else []
     with ExitStack() as opened:
         if submissions.is_dir():
-            places = _places(_on_disk(submissions, listed))
+            places = _places(_on_disk(submissions, listed), _stamps(submissions, listed))
         elif submissions.is_file() and submissions.suffix.lower() == ".zip":
-            places = _places(_in_download(submissions, opened))
+            places = _places(_in_download(submissions, opened), {})
         elif submissions.is_file() and submissions.suffix.lower() == ".csv":
             places = _in_index(submissions)
         else:
@@ -217,7 +217,22 @@ def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
             for name, theirs in sorted(found.items()) if _is_ours(name)}
 
 
-def _places(entries: dict[str, Entry]) -> Iterator[tuple[str, str, Place]]:
+def _stamps(folder: Path, listed: Path | None) -> dict[str, datetime]:
+    """Student's folder -> the time in nbgrader's timestamp.txt, which is beside the files.  Anyone
+    may hand in a file of that name, so it counts only if every student has one, in one place."""
+    folders = [folder / name for name in _on_disk(folder, listed)]
+    if not folders or not all(path.is_dir() and not MOODLE.fullmatch(path.name)
+                              for path in folders):
+        return {}
+    for below in ("", *(path.name for path in folders[0].iterdir() if path.is_dir())):
+        with suppress(Refused):
+            return {path.name: late.read(_read(path / below / TIMESTAMP, 100).decode(
+                errors="replace")) for path in folders}
+    return {}
+
+
+def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
+            ) -> Iterator[tuple[str, str, Place]]:
     """-> name, number in the learning system or "", place."""
     exported = _of_gradescope(entries.pop(GRADESCOPE, None))
     for name, entry in entries.items():
@@ -242,7 +257,7 @@ def _places(entries: dict[str, Entry]) -> Iterator[tuple[str, str, Place]]:
                 marked_late=canvas and "_LATE_" in name)
         else:
             stem = name if entry.is_folder else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", name)
-            yield stem, "", Place(entry)
+            yield stem, "", Place(entry, time=stamps.get(name))
 
 
 def _of_gradescope(entry: Entry | None) -> dict[str, tuple[list[roster.Person], datetime | None]]:
@@ -304,7 +319,6 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
             files, refused, report = _taken(members, opened, notes)
-            time = time or _stamped(members)
     except (Refused, OSError) as error:
         why = f"cannot read it: {error.strerror}" if isinstance(error, OSError) else str(error)
         return student(trouble=why, notes=tuple(notes), time=time)
@@ -317,15 +331,6 @@ def _several(name: str, person: roster.Person, places: list[Place], note: str) -
     made = [_submitted(name, person, [[place]], note) for place in places]
     made = [replace(each, key=f"{each.key}~{number}") for number, each in enumerate(made, start=1)]
     return replace(made[-1], key=file_name(name), hand_ins=tuple(made))
-
-
-def _stamped(members: list[Member]) -> datetime | None:
-    """The time that nbgrader has written beside the files."""
-    for member in members:
-        if member.path.name == TIMESTAMP:
-            with suppress(Refused, UnicodeDecodeError):
-                return late.read(member.read(100).decode())
-    return None
 
 
 def file_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Hand-in times are read where they are, and cost what the policy says."""
 
 import csv
+import zipfile
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -101,16 +102,47 @@ def test_of_several_hand_ins_those_count_that_are_not_too_late(keep, hours, keys
 
 def test_times_come_with_the_downloads_that_hold_them(tmp_path):
     make(tmp_path / "in", {"anna": {2: "x"}, "Ben Braun_4712_assignsubmission_file": {2: "y"}})
-    (tmp_path / "in/anna/timestamp.txt").write_text("2026-11-30 23:59:00 UTC\n")
     (tmp_path / "in/carlocara_LATE_103_55_problem_2.py").write_text("z")
     (tmp_path / "class.csv").write_text(
-        "Identifier,Full name,Last modified (submission)\nParticipant 4711,Anna,-\n"
+        "Identifier,Full name,Last modified (submission)\n"
+        'Participant 4711,Anna,"Thursday, 19 November 2026, 1:00\u202fPM"\n'
         'Participant 4712,Ben Braun,"Friday, 20 November 2026, 1:00 PM"\n'
         "Participant 103,Carlo Cara,-\n")
     anna, ben, carlo = gather(tmp_path / "in", tmp_path / "class.csv")
-    assert anna.time == datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
+    assert anna.time == datetime(2026, 11, 19, 13, 0)
     assert ben.time == datetime(2026, 11, 20, 13, 0)
     assert carlo.time is None and carlo.marked_late and not ben.marked_late
+
+
+@pytest.mark.parametrize("below", ["", "flash"])
+def test_nbgraders_times_count_where_every_student_has_one_in_one_place(tmp_path, below):
+    names = ("anna", "ben", "cleo")
+    make(tmp_path, {f"{name}/{below}": {2: "x"} for name in names})
+    for name in names:
+        (tmp_path / name / below / "timestamp.txt").write_text("2026-11-30 23:59:00 UTC\n")
+    in_time = datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
+    assert [each.time for each in gather(tmp_path)] == [in_time] * 3
+    (tmp_path / "cleo" / below / "timestamp.txt").unlink()
+    assert [each.time for each in gather(tmp_path)] == [None] * 3
+
+
+def test_no_student_says_when_they_handed_in(tmp_path):
+    forged = "2020-01-01 00:00:00 UTC\n"
+    for system, name in (("canvas", "aberanna_LATE_101_55_"),
+                         ("moodle", "Anna Aber_4711_assignsubmission_file_")):
+        (tmp_path / system).mkdir()
+        for file, text in (("problem_2.py", "x"), ("timestamp.txt", forged)):
+            (tmp_path / system / (name + file)).write_text(text)
+    make(tmp_path / "folders", {"Anna_4711_assignsubmission_file": {2: "x"}})
+    (tmp_path / "folders/Anna_4711_assignsubmission_file/timestamp.txt").write_text(forged)
+    (tmp_path / "archives").mkdir()
+    for archive in ("archives/anna.zip", "class.zip"):
+        with zipfile.ZipFile(tmp_path / archive, "w") as packed:
+            for file, text in (("anna/problem_2.py", "x"), ("anna/timestamp.txt", forged)):
+                packed.writestr(file, text)
+    for place in ("canvas", "moodle", "folders", "archives", "class.zip"):
+        (anna,) = gather(tmp_path / place)
+        assert anna.files and anna.time is None and anna.marked_late == (place == "canvas"), place
 
 
 INDEX = """name,path,time
@@ -181,8 +213,7 @@ def test_a_grade_stands_while_the_best_hand_in_waits_to_be_graded_again(best_of,
 
 def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):
     make(tmp_path / "in", {"anna": {2: "pass"}, "ben": {2: "pass # b"}})
-    (tmp_path / "in/ben/timestamp.txt").write_text("2026-11-30 10:00:00 UTC\n")
-    (tmp_path / "class.csv").write_text("name\nanna\nben\ncleo\n")
+    (tmp_path / "class.csv").write_text("name,handed in\nanna,\nben,2026-11-30 10:00\ncleo,\n")
     (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\n")
     grade = classes.program(monkeypatch, tmp_path)
     assert grade("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml") == 0
