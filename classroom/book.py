@@ -52,7 +52,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "late",
                          "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
-        "refused": student.trouble or None, "notes": list(student.notes),
+        "refused": student.trouble or None, "notes": [*student.notes, *unchecked(found)],
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late, "status": escape(student.person.status),
         "extension": student.extension.isoformat() if student.extension else None,
@@ -148,10 +148,19 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
 
 
 def unconfirmed(record: dict) -> bool:
-    """Whether a timeout in it may have been caused by what ran beside it."""
+    """Whether what ran beside it may have caused a timeout, or left too little CPU time."""
     late = [record["stage"], *(check for check in record["stage"]["checks"]
                                if check["group"] != "beyond")]
-    return not record["alone"] and any(each["outcome"] == "timeout" for each in late)
+    return not record["alone"] and any(
+        each["outcome"] == "timeout" or each.get("not_checked") for each in late)
+
+
+def unchecked(found: list[dict]) -> list[str]:
+    """Sentences on cases that a busy machine did not let the autograder check, even alone."""
+    counts = {stage["stage"]: sum(check.get("not_checked", False) for check in stage["checks"])
+              for stage in found}
+    return [f"P{number}: {count} of its cases could not be checked on a busy machine; the points "
+            "stand" for number, count in counts.items() if count]
 
 
 def without_checks(number: int, outcome: str, message: str, digest: str | None = None) -> dict:

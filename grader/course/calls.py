@@ -197,7 +197,7 @@ class SubmissionError(Exception):
     outcome: crashed, timeout, wrong, skipped or grader_fault.  id: one of wire.OBSERVED, or "".
     line: the innermost line of the file; column: in it, if that says more; lines: all lines of the
     file on the stack, innermost first.  fatal: the worker is gone.  waited_for_cpu: the timeout
-    came while other processes kept the worker from a CPU.
+    came before the worker had the CPU time it may take, because other processes had the CPUs.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",

@@ -1,10 +1,10 @@
-"""Tells when a stage's time is over, and whether a timeout was the machine's fault."""
+"""Tells when a stage's time is over, and how much CPU time processes had."""
 
 import os
 import time
 from pathlib import Path
 
-ENOUGH = 0.8  # share of a CPU; a worker that had more was not kept waiting
+MORE = 2.0  # extra time, in limits, for what waits while other processes have the CPUs
 
 
 class Clock:
@@ -12,6 +12,7 @@ class Clock:
 
     def __init__(self, seconds: float):
         self.seconds, self.end = seconds, time.monotonic() + seconds
+        self.last = self.end + MORE * seconds  # with all the extra time
         self.has_asked_again = False
         self.waits = 0  # for GPU memory that other processes hold
 
@@ -20,6 +21,10 @@ class Clock:
 
     def is_over(self) -> bool:
         return self.left() <= 0
+
+    def add(self, seconds: float) -> None:
+        """Give the stage extra time, for which a worker had to wait for a CPU."""
+        self.end = min(self.end + seconds, self.last)
 
     def words(self) -> str:
         """ "the stage's 600 s (--stage-timeout) ran out"."""
@@ -33,30 +38,40 @@ class Clock:
         return again
 
 
-def is_overloaded() -> bool:
-    """Whether more processes wanted to run in the last minute than there are CPUs."""
+def times(pid: int) -> tuple[float, float]:
+    """-> CPU seconds of a process and of the children it waited for; seconds for which its threads
+    were ready but had no CPU.  0 where the system does not say."""
+    used = list(map(int, _words(f"{pid}/stat")[11:15]))
+    waits = [_words(f"{pid}/task/{task}/schedstat")[1:2] for task in _names(f"{pid}/task")]
+    return (sum(used) / os.sysconf("SC_CLK_TCK") if used else 0.0,
+            sum(int(nanoseconds) for wait in waits for nanoseconds in wait) / 1e9)
+
+
+def times_below(pid: int) -> tuple[float, float]:
+    """times() of a process and of all processes below its parent: of all that a worker started,
+    for what loses its own parent gets the supervisor."""
+    parents = {name: words[1] for name in _names("")
+               if name.isdigit() and (words := _words(f"{name}/stat"))}
+    supervisor, found = parents.get(str(pid)), {str(pid)}
+    while below := {name for name, parent in parents.items()
+                    if parent in {supervisor, *found}} - found:
+        found |= below
+    cpu, waited = zip(*(times(int(name)) for name in found), strict=True)
+    return sum(cpu), sum(waited)
+
+
+def _words(path: str) -> list[str]:
+    """The words of a file below /proc, without a process's name, which may hold anything; [] if
+    it is not there."""
     try:
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return os.getloadavg()[0] > (cpus or 1)
-    except (AttributeError, OSError):  # Windows, or not known
-        return False
+        return Path("/proc", path).read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
-def waited_seconds(pid: int) -> float:
-    """Seconds for which a process's first thread was ready but had no CPU; 0 if not known."""
-    found = _words(pid, "schedstat")
-    return int(found[1]) / 1e9 if found else 0.0
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and its threads so far; 0 if not known."""
-    found = _words(pid, "stat")
-    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK") if found else 0.0
-
-
-def _words(pid: int, name: str) -> list[str]:
-    """What the kernel says of a process, after its name, which may hold anything; [] if nothing."""
+def _names(path: str) -> list[str]:
+    """What is in a folder below /proc; [] if it is not there."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_text().rpartition(")")[2].split()
+        return os.listdir(f"/proc/{path}")
     except OSError:
         return []

@@ -35,7 +35,7 @@ from grader.course.calls import (
     size,
 )
 from grader.course.trace import Trace
-from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
+from grader.host.clock import MORE, Clock, times, times_below
 from grader.host.processes import Worker
 from grader.sandbox import wire
 from grader.text import Tail, escape
@@ -43,7 +43,7 @@ from grader.text import Tail, escape
 START_SECONDS = 120.0  # for Python and `import torch`, with a cold disk
 DEATH_SECONDS = 3.0  # from a closed channel to the news that the worker has ended
 ENDLESS_SECONDS = 10.0  # for a call of a file that has an endless loop
-MORE = 2.0  # extra time, in limits, for a request while other processes have the CPUs
+READY = 0.25  # of the time: a worker that was ready less of it slept, or waited for something
 STEP = 64  # elements from the inputs of one timed call to the next; 16-byte aligned in any dtype
 MAX_HEADER = 64 << 20  # enough for a very long trace
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
@@ -60,6 +60,9 @@ class Session:
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: the worker's, once started
         self.asked, self.limit = 0.0, timeout  # when the last request was sent; its timeout
+        self.end = 0.0  # when that is over, or when to look again how much CPU time it had
+        self.before = 0.0, 0.0  # times() at the last request
+        self.cpu, self.starved = 0.0, False  # CPU time since; whether others kept it from more
         self.seems_endless: Callable[[], bool] = lambda: False  # then ENDLESS_SECONDS are enough
         self.prepared: Call | None = None
         self.started = self.gone = False
@@ -236,45 +239,46 @@ class Session:
         return self._exchange(header, phase, tensors, expect, self.timeout, secrets.token_hex(16))
 
     def _exchange(self, header, phase, tensors, expect, seconds, nonce):
-        self.phase, self.limit, self.waited = phase, seconds, waited_seconds(self.pid)
-        start, cpu = time.monotonic(), cpu_seconds(self.pid)
-        deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
-        self.asked = start
+        before, self.before = self.before, times(self.pid)
+        if self.clock is not None:
+            self.clock.add(max(0.0, self.before[1] - before[1]))
+        self.phase, self.limit, self.asked = phase, seconds, time.monotonic()
+        self.end = self.asked + seconds
         blobs = [torch.empty(shape, dtype=dtype) for shape, dtype in expect]
         try:
             if header:
-                self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
+                self._send(wire.pack_header({"nonce": nonce, **header}))
                 for tensor in tensors:
-                    self._send(wire.raw_bytes(tensor), deadline)
+                    self._send(wire.raw_bytes(tensor))
             with self._reading():
-                reply = self._receive_header(nonce, deadline)
+                reply = self._receive_header(nonce)
                 if reply.get("ok") is False:
                     raise self._finding(reply)
             for blob in blobs:
-                self._receive(wire.raw_bytes(blob), deadline)
+                self._receive(wire.raw_bytes(blob))
         except TimeoutError:
-            raise self._lost(self._late(self.limit, start, cpu)) from None
+            raise self._lost(self._late()) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
         self._drain()
         return reply, blobs
 
-    def _send(self, data, deadline: float) -> None:
+    def _send(self, data) -> None:
         data = memoryview(data)
         while data:
-            _, writable, _ = self._wait([self.socket], deadline)
+            _, writable, _ = self._wait([self.socket])
             if writable:
                 data = data[self.socket.send(data[:1 << 20], socket.MSG_DONTWAIT):]
 
-    def _receive_header(self, nonce: str, deadline: float) -> dict:
+    def _receive_header(self, nonce: str) -> dict:
         while True:
             length = bytearray(wire.LENGTH.size)
-            self._receive(memoryview(length), deadline)
+            self._receive(memoryview(length))
             size = wire.LENGTH.unpack(length)[0]
             if size > MAX_HEADER:
                 raise ValueError(f"want a header of at most {MAX_HEADER} bytes; got {size}")
             text = bytearray(size)
-            self._receive(memoryview(text), deadline)
+            self._receive(memoryview(text))
             header = json.loads(text)
             if header["nonce"] != nonce:
                 raise ValueError("a reply to no request")
@@ -283,9 +287,9 @@ class Session:
             if header["phase"] in ("compile", "case"):
                 self.phase = header["phase"]
 
-    def _receive(self, buffer: memoryview, deadline: float) -> None:
+    def _receive(self, buffer: memoryview) -> None:
         while buffer:
-            readable, _, _ = self._wait([], deadline)
+            readable, _, _ = self._wait([])
             if self.socket not in readable:
                 continue
             got = self.socket.recv_into(buffer)
@@ -293,7 +297,7 @@ class Session:
                 raise EOFError
             buffer = buffer[got:]
 
-    def _wait(self, writing, deadline: float):
+    def _wait(self, writing):
         """Wait until the socket is ready; meanwhile collect what the submission prints.
 
         A child of the submission can keep the socket open after the worker died, so between short
@@ -301,9 +305,10 @@ class Session:
         """
         while True:
             if self.seems_endless() and self.limit > ENDLESS_SECONDS:
-                self.limit = ENDLESS_SECONDS
-            left = min(deadline, self.asked + self.limit) - time.monotonic()
-            left += self._kept_waiting() * (left <= 0)
+                self.limit, self.end = ENDLESS_SECONDS, self.asked + ENDLESS_SECONDS
+            if (now := time.monotonic()) >= self.end:
+                self.end = now + self._more()
+            left = min(self.end, self.clock.end if self.clock else self.end) - now
             if left <= 0:
                 raise TimeoutError
             reading = [self.socket] if not writing else []
@@ -316,10 +321,17 @@ class Session:
             if self.worker.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
 
-    def _kept_waiting(self) -> float:
-        """Seconds for which others kept the worker from a CPU since the request; up to a limit."""
-        over = self.clock is not None and self.clock.is_over()
-        return 0.0 if over else min(waited_seconds(self.pid) - self.waited, MORE * self.limit)
+    def _more(self) -> float:
+        """Seconds that a late request still has: those of CPU time that the worker, with all that
+        it started, has not had yet, but not more than MORE limits in all.  0 if it slept."""
+        if not self.pid:  # it has not started
+            return 0.0
+        cpu, waited = (now - then for now, then in zip(
+            times_below(self.pid), self.before, strict=True))
+        passed = time.monotonic() - self.asked
+        self.cpu, self.starved = cpu, cpu < self.limit and cpu + waited >= READY * passed
+        left = (1 + MORE) * self.limit - passed
+        return min(max(self.limit - cpu, 0.1), left) if self.starved else 0.0
 
     def _drain(self) -> None:
         """Collect what is in the pipe now, without waiting."""
@@ -349,19 +361,19 @@ class Session:
         )
         return self._lost(finding) if finding.fatal else finding
 
-    def _late(self, seconds: float, start: float, cpu: float) -> SubmissionError:
-        """The finding for a request without an answer in time.  start, cpu: when it was sent, and
-        the worker's CPU time until then."""
+    def _late(self) -> SubmissionError:
+        """The finding for a request without an answer in time."""
         if self.clock is not None and self.clock.is_over():
             return SubmissionError("timeout", f"{self.clock.words()} {DOING[self.phase]}",
                                    detail=self._printed(), fatal=True)
-        sentence = f"no answer within {seconds:g} s {DOING[self.phase]}"
+        sentence = f"no answer within {self.limit:g} s {DOING[self.phase]}"
         if self.phase == "start":
             return SubmissionError("grader_fault", sentence, detail=self._printed(), fatal=True)
-        had = cpu_seconds(self.pid) - cpu
-        return SubmissionError(
-            "timeout", sentence, id="timeout", detail=self._printed(), fatal=True,
-            waited_for_cpu=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
+        if self.starved:
+            sentence = (f"this machine was busy: {self.cpu:.0f} s of CPU time, of {self.limit:g} s "
+                        f"allowed, in {time.monotonic() - self.asked:.0f} s {DOING[self.phase]}")
+        return SubmissionError("timeout", sentence, id="timeout", detail=self._printed(),
+                               fatal=True, waited_for_cpu=self.starved)
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True

@@ -91,7 +91,8 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     context.explain_steps()
 
     def is_right() -> bool:
-        return run.session is not None and context.all_right()
+        alive = run.session is not None and not run.session.gone
+        return alive and context.all_right()
 
     if is_right():
         extra_cases.run_at_tile_borders(context, run)

@@ -16,7 +16,8 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     earns nothing.
 
     A case that the grader itself failed on did not fail, but its group earns nothing either; the
-    stage has to be graded again.
+    stage has to be graded again.  One that could not be checked on a busy machine costs nothing,
+    unless that is all of its group.
     """
     if not cases:
         return
@@ -24,11 +25,14 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
                 if check.group != "beyond" or options.case]
     needless = any(check.outcome == "needless work" for check in decisive)
     decisive = [check for check in decisive if check.group != "walk"]
-    outcomes = [check.outcome for check in decisive if check.outcome != "pass"]
-    ours = "grader_fault" in (result.outcome, *outcomes)
-    passed = {check.name for check in decisive if check.outcome == "pass"}
-    failed = {check.group for check in decisive if check.outcome != "pass"}
-    failed |= {case.group for case in cases if case.name not in passed}
+    outcomes = [check.outcome for check in decisive if not check.stands]
+    unchecked = [check for check in decisive if check.not_checked]
+    unknown = {check.group for check in unchecked} - {
+        check.group for check in decisive if not check.not_checked}
+    ours = "grader_fault" in (result.outcome, *outcomes) or bool(unknown)
+    standing = {check.name for check in decisive if check.stands}
+    failed = {check.group for check in decisive if not check.stands} | unknown
+    failed |= {case.group for case in cases if case.name not in standing}
     for nothing in ("rejected", "not_started"):
         if nothing in outcomes:
             result.outcome, result.points, result.earned = nothing, 0.0, []
@@ -40,6 +44,10 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     elif outcomes:
         result.outcome = next((one for one in outcomes if one != "skipped"), "skipped")
     skipped = [check for check in decisive if check.outcome == "skipped"]
+    if unchecked and not result.sentence:
+        were = "was" if len(unchecked) == 1 else "were"
+        result.sentence = (f"{len(unchecked)} of {len(decisive)} cases {were} not checked, which "
+                           f"costs no points: {unchecked[0].what}.")
     if skipped and not result.sentence:
         first, some = skipped[0], len(skipped) < len(decisive)
         count = f"{len(skipped)} of {len(decisive)} cases were skipped: " * some

@@ -44,7 +44,7 @@ def record_blanks(context: GradingContext) -> None:
 def report_rejections(context: GradingContext) -> None:
     """Report the rejections held back, unless the file is wrong anyway."""
     result = context.result
-    wrong = any(check.group == "standard" and check.outcome not in ("pass", "rejected")
+    wrong = any(check.group == "standard" and not check.stands and check.outcome != "rejected"
                 or read_beside(check) for check in result.checks)
     idle = context.stage.needs_triton and not result.kernels
     for place, check in enumerate(result.checks):

@@ -31,7 +31,7 @@ BARELY = 4.0  # limits: rounding alone may put a right kernel that far off on ot
 def replay_some(context: GradingContext, workers: WorkerPool, right: Sequence[Right]) -> None:
     """Replay a handful of the right answers, and record what fails.  A file that is wrong in a
     standard case is not replayed, because it would not be rejected anyway."""
-    if any(check.group == "standard" and check.outcome not in ("pass", "rejected")
+    if any(check.group == "standard" and not check.stands and check.outcome != "rejected"
            for check in context.result.checks):
         return
     drawn = list(right) if context.options.replays_all else draw(right, context.options.seed)
@@ -185,5 +185,6 @@ def not_repeated(check: Check, error: SubmissionError) -> Check:
     check = replace(check, detail=error.detail)
     if error.id == "does-not-compile":
         return check.fail(error.outcome, f"{error.sentence}.")
-    return check.fail(error.outcome, "Repeated in a clean process, with new numbers: "
-                      f"{error.sentence}.")
+    check = check.fail(error.outcome, "Repeated in a clean process, with new numbers: "
+                       f"{error.sentence}.")
+    return check.excused() if error.waited_for_cpu else check

@@ -1,7 +1,8 @@
 """Runs the cases of a stage in workers that have its file, and judges every reply.
 
-A worker that died, or that other processes kept waiting, is replaced once.  A call that does not
-return ends the stage.  Without a GPU, the worker of the step checks also runs cases once it is
+A worker that died, or that other processes kept waiting, is replaced once; a case for which they
+left too little time again is not checked, and costs nothing.  A call that does not return ends the
+stage.  Without a GPU, the worker of the step checks also runs cases once it is
 free: it takes them from the end, the first worker from the front.
 """
 
@@ -81,7 +82,7 @@ def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
             if waiting.left and (end := _end(context, run, check, alive, place)):
                 context.end(*end)
             if context.result.sentence or (
-                    context.options.stop_early and check.outcome != "pass"):
+                    context.options.stop_early and not check.stands):
                 waiting.stop()
                 return run
         if waiting.is_done():
@@ -194,7 +195,8 @@ def _import_file(context: GradingContext, session: Session) -> bool:
     except SubmissionError as error:
         if not _is_run_again(context, error):
             said = context.file.beside(error.line) or error.located(context.file.path.name)
-            context.end(error.outcome, said, error.detail)
+            context.end("grader_fault" if error.waited_for_cpu else error.outcome, said,
+                        error.detail)
         return False
     return True
 
@@ -233,7 +235,7 @@ def run_case(context: GradingContext, session: Session, case: Case, run: CasesRu
         check, died = failed(context, case, error), error.fatal
     run.explained = run.explained or check.outcome not in ("pass", "skipped")
     died = died or session.gone
-    run.deaths += died
+    run.deaths += died and not check.not_checked
     return replace(check, seconds=time.monotonic() - start), not (closed or died)
 
 

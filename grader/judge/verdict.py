@@ -104,6 +104,8 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
     check = check.fail(error.outcome, what, *seen, id=error.id, place=place,
                        where="" if line is None else f"{filename}:{line}",
                        step=step.id if step else None, steps=(step.id,) if step else ())
+    if error.waited_for_cpu:
+        return check.excused()
     return _with_layout(check, case) if error.outcome == "crashed" else check
 
 

@@ -124,6 +124,16 @@ class Check:
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
     asks: str = ""  # what it asks beyond the assignment
     seed: int | None = None  # gives the numbers it failed on, if not the run's
+    not_checked: bool = False  # skipped, because other processes had the CPUs
+
+    @property
+    def stands(self) -> bool:
+        """Whether it costs no points."""
+        return self.outcome == "pass" or self.not_checked
+
+    def excused(self) -> "Check":
+        """-> the case that ended for want of CPU time; no verdict follows from that."""
+        return replace(self, outcome="skipped", diagnosis=None, not_checked=True)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -304,7 +314,7 @@ def _steps(result: StageResult) -> list[dict]:
 def _check(check: Check) -> dict:
     return {"name": check.name, "group": check.group, "outcome": check.outcome,
             "errors": _finite(check.errors), "where": check.where, "diagnosis": check.diagnosis,
-            "message": check.message}
+            "message": check.message, "not_checked": check.not_checked}
 
 
 def _finite(value):

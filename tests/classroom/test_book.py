@@ -11,7 +11,14 @@ import pytest
 
 from classroom import policy, summary
 from classroom.alike import Alike
-from classroom.book import differences, grades, junit, student_report, to_look_at
+from classroom.book import (
+    differences,
+    grades,
+    junit,
+    student_report,
+    to_look_at,
+    unconfirmed,
+)
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment.record import ROOT, sha256
@@ -274,3 +281,15 @@ def test_where_a_students_report_differs_is_said():
 def test_a_report_that_is_none_is_said_to_be_none(report):
     assert differences(report, [stage(1, "pass")]) == [
         "the report that was handed in cannot be read"]
+
+
+def test_a_case_that_a_busy_machine_did_not_let_be_checked_is_graded_alone_and_then_listed(
+        tmp_path):
+    starved = stage(1, "pass", 100, check={"outcome": "skipped", "not_checked": True})
+    assert unconfirmed({"stage": starved, "alone": False})
+    assert not unconfirmed({"stage": starved, "alone": True})
+    anna, ben = book(tmp_path, {"anna": {1: starved}, "ben": {1: stage(1, "pass", 100)}}, (1,))
+    assert anna["points"] == ben["points"] > 0
+    assert anna["notes"] == ["P1: 1 of its cases could not be checked on a busy machine; the "
+                             "points stand"]
+    assert to_look_at(anna) and not to_look_at(ben)

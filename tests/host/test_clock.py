@@ -1,13 +1,15 @@
-"""When a stage is over, and which timeouts a busy machine may be to blame for."""
+"""When a stage is over, and how much CPU time a worker and all that it started had."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
 from grader.course.calls import SubmissionError
 from grader.host import clock
-from grader.host.clock import Clock, cpu_seconds, is_overloaded, waited_seconds
+from grader.host.clock import Clock, times, times_below
 
 STARVED = SubmissionError("timeout", "late", waited_for_cpu=True)
 
@@ -28,27 +30,50 @@ def test_a_starved_request_is_asked_again_once_a_stage_and_not_when_that_is_over
     assert not Clock(0).asks_again(STARVED)
 
 
-@pytest.mark.parametrize("load, cpus, overloaded", [(1.9, 2, False), (2.1, 2, True),
-                                                    (30.0, 64, False)])
-def test_more_work_than_cpus_is_an_overload(monkeypatch, load, cpus, overloaded):
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(cpus))
-    assert is_overloaded() == overloaded
+def test_a_stage_gets_the_time_for_which_a_worker_had_to_wait_up_to_twice_its_own(monkeypatch):
+    monkeypatch.setattr(clock.time, "monotonic", lambda: 1000.0)
+    running = Clock(600)
+    running.add(90.0)
+    assert running.left() == pytest.approx(690)
+    running.add(9000.0)
+    assert running.left() == pytest.approx(1800)
 
 
-def test_where_nobody_knows_the_load_there_is_no_overload(monkeypatch):
-    monkeypatch.delattr(clock.os, "getloadavg")
-    assert not is_overloaded()
+SPIN = "import time\nwhile time.process_time() < 0.1: pass"
 
 
-def test_what_a_process_had_of_the_cpus_grows_as_it_works():
-    before, until = cpu_seconds(os.getpid()), time.thread_time() + 0.1
+def test_what_a_process_had_of_the_cpus_grows_as_it_and_its_children_work():
+    before, until = times(os.getpid())[0], time.thread_time() + 0.1
     while time.thread_time() < until:
         pass
-    assert 0.05 < cpu_seconds(os.getpid()) - before
-    assert cpu_seconds(1 << 30) == 0.0
+    between = times(os.getpid())[0]
+    assert 0.05 < between - before
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+    assert 0.05 < times(os.getpid())[0] - between
 
 
 def test_how_long_a_process_waited_for_a_cpu_only_grows():
-    first, second = waited_seconds(os.getpid()), waited_seconds(os.getpid())
-    assert 0.0 <= first <= second and waited_seconds(1 << 30) == 0.0
+    first, second = times(os.getpid())[1], times(os.getpid())[1]
+    assert 0.0 <= first <= second
+
+
+def test_of_a_process_that_is_gone_nothing_is_known():
+    assert times(1 << 30) == times_below(1 << 30) == (0.0, 0.0)
+
+
+def test_what_a_worker_started_counts_and_what_others_do_does_not(monkeypatch):
+    """Process 20 is the worker, 10 its supervisor.  21 is its child; 30 lost its parent, another
+    child of the worker, so the supervisor got it; 31 is the child of that."""
+    parents = {1: 0, 10: 1, 20: 10, 21: 20, 30: 10, 31: 30, 40: 1, 41: 40}
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def words(path):
+        pid, *rest = path.split("/")
+        if rest == ["stat"]:
+            return ["R", str(parents[int(pid)]), *["0"] * 9, str(ticks * int(pid)), "0", "0", "0"]
+        return ["0", f"{int(pid)}000000000", "1"]
+
+    monkeypatch.setattr(clock, "_words", words)
+    monkeypatch.setattr(clock, "_names", lambda path: ["1"] if path else ["cpuinfo", *map(
+        str, parents)])
+    assert times_below(20) == (20 + 21 + 30 + 31, 20 + 21 + 30 + 31)

@@ -412,12 +412,46 @@ def test_a_timeout_of_a_starved_worker_is_asked_again_of_another(graded, at_impo
     assert (result.outcome, result.points, session.started) == ("pass", 140, 2)
 
 
-@pytest.mark.parametrize("waited_for_cpu, started", [(True, 2), (False, 1)])
-def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, waited_for_cpu, started):
-    session = late(waited_for_cpu, times=9)
+def test_a_call_that_does_not_end_is_a_timeout(graded):
+    session = late(waited_for_cpu=False, times=9)
     result = graded(session)
-    assert (result.outcome, result.points, session.started) == ("timeout", 0, started)
+    assert (result.outcome, result.points, session.started) == ("timeout", 0, 1)
     assert len(result.checks) == 1 and "a call did not end" in result.sentence
+
+
+def test_a_case_that_is_starved_again_is_not_checked_and_costs_nothing(graded):
+    session = late(waited_for_cpu=True, times=2)
+    result = graded(session)
+    assert (result.outcome, result.points, session.started) == ("pass", 200, 3)
+    first, *others = result.checks
+    assert (first.outcome, first.not_checked) == ("skipped", True)
+    assert {check.outcome for check in others if check.group != "beyond"} == {"pass"}
+    assert result.sentence == (
+        f"1 of {len(result.checks)} cases was not checked, which costs no points: late.")
+    found = results.as_dict(results.Run("cpu", "", None, 1, "", [result]))["stages"][0]["checks"]
+    assert [check["not_checked"] for check in found][:2] == [True, False]
+
+
+@pytest.mark.parametrize("wrong, outcome, points", [
+    (lambda call: not is_standard(call), "wrong", 140), (is_standard, "wrong", 60)])
+def test_beside_a_case_that_is_not_checked_the_others_decide(graded, wrong, outcome, points):
+    class Session(late(waited_for_cpu=True, times=2)):
+        def run(self, call):
+            reply = super().run(call)
+            return replace(reply, outputs=[{n: x * 1.1 for n, x in out.items()}
+                                           for out in reply.outputs]) if wrong(call) else reply
+
+    result = graded(Session)
+    assert (result.outcome, result.points) == (outcome, points)
+
+
+@pytest.mark.parametrize("session, points", [
+    (late(waited_for_cpu=True, at_import=True, times=2), 0),
+    (late(waited_for_cpu=True, times=99), 0)])
+def test_where_a_busy_machine_let_nothing_be_checked_the_stage_is_graded_again(graded, session,
+                                                                              points):
+    result = graded(session)
+    assert (result.outcome, result.points) == ("grader_fault", points)
 
 
 def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monkeypatch):
@@ -453,10 +487,13 @@ def test_a_starved_replay_is_made_again(graded):
     assert (result.outcome, replaying.calls) == ("pass", replayed + 1)
 
 
-def test_a_replay_that_is_late_twice_is_a_timeout(graded):
-    result = graded(Honest, replaying=failing_replays(LATE))
-    late = next(check for check in result.checks if check.outcome == "timeout")
-    assert result.outcome == "timeout" and "Repeated in a clean process" in late.lines[0]
+@pytest.mark.parametrize("starved, outcome", [(True, "pass"), (False, "timeout")])
+def test_a_replay_that_is_late_twice_is_a_timeout_or_not_checked(graded, starved, outcome):
+    error = SubmissionError("timeout", "late", fatal=True, waited_for_cpu=starved)
+    result = graded(Honest, replaying=failing_replays(error))
+    late = next(check for check in result.checks if check.outcome != "pass")
+    assert result.outcome == outcome and "Repeated in a clean process" in late.lines[0]
+    assert late.not_checked == starved
 
 
 def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):
