@@ -22,6 +22,7 @@ from classroom.gather import Submitted
 from classroom.machine import Machine
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
+from grader.judge.points import SHARES
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 2.0  # between two looks at the work of other processes
@@ -253,14 +254,19 @@ def standard_case(record: dict) -> str | None:
 
 
 def timed(record: dict, stage: dict, where: dict) -> dict:
-    """The record with the result of its timing: times, a rejection because answers were wrong
-    during it, or why there are no times."""
+    """The record with the result of its timing: times, why there are none, or a verdict, because an
+    answer was wrong while it was timed.  That rejects the stage or costs the points of all cases
+    but the standard ones."""
     timing = {**where, "benchmark": stage["benchmark"], "outcome": stage["outcome"],
               "message": "" if stage["outcome"] in FINISHED else stage["message"]}
     found = [check for check in stage["checks"] if check["name"].startswith("timing/")]
     stage = dict(record["stage"])
-    if any(check["outcome"] == "rejected" for check in found):
-        stage |= {"outcome": "rejected", "points": 0.0, "earned": [],
+    if found:
+        outcome = found[0]["outcome"]
+        earned = [group for group in stage["earned"]
+                  if group == "standard" and outcome != "rejected"]
+        points = stage["max_points"] * sum(map(SHARES.get, earned))
+        stage |= {"outcome": outcome, "points": round(points, 2), "earned": earned,
                   "checks": stage["checks"] + found}
     return {**record, "stage": {**stage, "benchmark": timing["benchmark"]}, "timing": timing}
 

@@ -1,11 +1,16 @@
 """Measures time and peak memory of a submission, beside naive attention and PyTorch's own.
 
-GPU only; reported, never part of a verdict.  The clock is the parent's, outside of the worker: a
-request of few calls and one of many are timed, and the time of a call is their difference over the
-number of calls, so that the constant cost of a request cancels.  No two timed calls have the same
-inputs.  The answer of one, drawn by lot, is judged, and must equal bit for bit what the recorded
-kernels give in a replaying worker.  Memory is PyTorch's count, in the worker.  Results that are too
-noisy are left out.
+GPU only; times and memory are reported, and never part of a verdict.  The clock is the parent's,
+outside of the worker: a request of few calls and one of many are timed, and the time of a call is
+their difference over the number of calls, so that the constant cost of a request cancels.  No two
+timed calls have the same inputs.  The answer of one, drawn by lot, is judged, and must equal bit
+for bit what the recorded kernels give in a replaying worker; otherwise there is no time.  Memory is
+PyTorch's count, in the worker.  Results that are too noisy are left out.
+
+That answer does decide something.  If the file is right on the same inputs while nothing is timed,
+an answer that has nothing to do with them, being another call's or untouched memory, rejects the
+file; so does one that was never made.  One that is only partly wrong, as after a race, is wrong,
+and costs the points of the robust cases.
 """
 
 import secrets
@@ -16,17 +21,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from grader.course.calls import Call, SubmissionError, TensorInput, same_bits
+from grader.course.calls import Call, Reply, SubmissionError, TensorInput, same_bits
 from grader.course.case_table import listed
 from grader.course.cases import Case
-from grader.course.correctness import answer
+from grader.course.correctness import answer, row_errors
 from grader.course.inputs import Built, build
 from grader.course.stages import Stage
+from grader.diagnosis.describe import tensor_name
 from grader.host.session import STEP, Session
 from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
 from grader.judge.record_check import record
-from grader.judge.run_cases import CasesRun
+from grader.judge.run_cases import CasesRun, judged
+from grader.judge.verdict import crashed
+from grader.report.overview import command
 from grader.report.results import Check
 from grader.sandbox.wire import dtype_name
 from reference import naive_attention
@@ -34,8 +42,10 @@ from reference import naive_attention
 ROUNDS = 5
 FEW, WARM, MOST = 2, 8, 2000  # calls per request
 NOISY = 0.25  # of the median: a larger spread is no measurement
+UNRELATED = 0.5  # mean error of the rows, each at most 1, of an answer to something else
 TARGET_SECONDS = 0.06  # of device work per round, enough for a clock outside of the worker
 MIB = 2**20
+WHOLE = "do the whole work in every call, however many have gone before."
 SKIPPED = "timing skipped: no GPU, so the cases were small"
 
 
@@ -84,7 +94,7 @@ def time_stage(context: GradingContext, run: CasesRun, replaying: WorkerPool
         with reporter.working(stage, f"timing ({case.label})"):
             built = build(case, options.seed)
             run.prepare(run.session, case)
-            ours, problem = _measure_submission(stage, run.session, replaying.replay, built)
+            ours, problem = _measure_submission(context, run.session, replaying.replay, built)
             rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), built)]
         reporter.table(table(stage, case, rows))
@@ -136,9 +146,10 @@ def _own_name(stage: Stage) -> str:
     return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
 
 
-def _measure_submission(stage: Stage, session: Session, replay,
+def _measure_submission(context: GradingContext, session: Session, replay,
                         built: Built) -> tuple[Row, Check | None]:
-    name, case = _own_name(stage), built.case
+    stage, case = context.stage, built.case
+    name = _own_name(stage)
     inputs = sum(t.storage.nbytes for t in (*built.call.inputs.values(),
                                             *built.call.douts.values()))
     call = _lengthened(built.call)
@@ -149,12 +160,13 @@ def _measure_submission(stage: Stage, session: Session, replay,
         ms, spread = measure(timed)
         turn, kept = timed.kept
         of_turn = _of_turn(built, call, turn)
-        again = replay(of_turn.call, session.run(built.call).trace) if stage.needs_triton else {}
+        own = session.run(of_turn.call)
+        again = replay(of_turn.call, own.trace) if stage.needs_triton else {}
     except _NotMade as error:
-        return Row(name, note=f"n/a ({error.outcome})"), _not_made(case, error)
+        return Row(name, note=f"n/a ({error.outcome})"), _not_made(context, case, error)
     except SubmissionError as error:
         return Row(name, note=f"n/a ({error.outcome})"), None
-    if failed := _judge_kept(of_turn, turn, kept):
+    if failed := _judge_kept(context, of_turn, turn, kept, own):
         return Row(name, note="n/a (wrong answers)"), failed
     outputs = [spec.name for spec in call.outputs if spec.name in again]
     if not all(same_bits(kept[output], again[output]) for output in outputs):
@@ -218,26 +230,55 @@ def _of_turn(built: Built, call: Call, turn: int) -> Built:
                    call=replace(call, inputs=inputs))
 
 
-WHOLE = "do the whole work in every call, however many have gone before."
-
-
-def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
-    """The check of a timed call's answer; None if it is right."""
-    exact = answer(built, "cuda")
-    wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
-    if not wrong:
+def _judge_kept(context: GradingContext, built: Built, turn: int,
+                kept: dict[str, torch.Tensor], own: Reply) -> Check | None:
+    """The check of a timed call's answer; None if it is right.  own: of the same inputs, not timed.
+    """
+    exact, farthest, said = answer(built, context.options.device), 0.0, []
+    for name, x in kept.items():
+        if (verdict := exact.judge(name, x)).accepted:
+            continue
+        truth = exact.truth[name]
+        rows = row_errors(x.to(truth.device).double(), truth, name, exact.scale.get(name),
+                          exact.terms.get(name)).nan_to_num(1.0)
+        farthest = max(farthest, float(rows.clamp(max=1.0).mean()))
+        bad = int((rows > verdict.row_limit).sum())
+        said.append(f"{tensor_name(name)}" + f" ({bad} of {rows.numel()} rows)" * bool(bad))
+    if not said:
         return None
-    return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})",
-                 what=f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} "
-                 "does not belong to that call's inputs.", advice=WHOLE)
+    check = _check(built.case)
+    if (alone := judged(context, built, own)).outcome != "pass":  # wrong whether timed or not
+        return replace(alone, name=check.name, group=check.group, label=check.label,
+                       again=_again(context))
+    if farthest > UNRELATED:
+        return check.fail(
+            "rejected", f"While it was timed it answered wrongly: {', '.join(said)} of call {turn} "
+            "does not belong to that call's inputs.", advice=WHOLE)
+    return check.fail(
+        "wrong", f"While it was timed, the answer differs from call to call: {', '.join(said)} of "
+        f"call {turn} is wrong.", "The same call is right on its own.", again=_again(context),
+        advice="do two programs write the same place? Let one program write each element, or add "
+        "with tl.atomic_add.")
 
 
-def _not_made(case: Case, error: SubmissionError) -> Check | None:
+def _not_made(context: GradingContext, case: Case, error: SubmissionError) -> Check | None:
     """The check if the answer of a timed call cannot be had, though the worker said it was made."""
     if error.outcome in ("grader_fault", "skipped", "timeout"):
         return None
-    return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})",
-                 what=f"A call that was timed left no answer: {error}.", advice=WHOLE)
+    if error.outcome == "crashed":
+        return replace(crashed(case, error, context.file, context.stage), name=_check(case).name,
+                       group="robust", again=_again(context))
+    return _check(case).fail("rejected", f"A call that was timed left no answer: {error}.",
+                             advice=WHOLE)
+
+
+def _check(case: Case) -> Check:
+    return Check(f"timing/{case.name}", "robust", "pass", f"({case.label})")
+
+
+def _again(context: GradingContext) -> str:
+    """The command that times it again; it is no case by itself."""
+    return command(context.stage.number, context.options.directory)
 
 
 def _measure_here(name: str, make, built: Built) -> Row:

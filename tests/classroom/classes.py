@@ -41,9 +41,9 @@ OBEDIENT = textwrap.dedent('''
             time.sleep(600)
         check = {"name": "standard/one", "group": "standard", "outcome": outcome, "errors": {},
                  "where": "", "diagnosis": None, "message": f"it is {outcome}"}
-        timing = {"name": "timing/one", "group": "robust", "outcome": "rejected", "errors": {},
+        timing = {"name": "timing/one", "group": "robust", "outcome": outcome, "errors": {},
                   "where": "", "diagnosis": None, "message": "wrong while timed"}
-        checks = [check] + [timing] * (timed and outcome == "rejected")
+        checks = [check] + [timing] * (timed and outcome in ("rejected", "wrong"))
         report["stages"].append({
             "stage": stage, "title": "A stage", "outcome": outcome, "detail": "",
             "seconds": 60.0 if outcome == "timeout" else 1.0,

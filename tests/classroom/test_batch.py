@@ -119,8 +119,9 @@ def test_on_gpus_what_passed_is_timed_in_a_lane_of_its_own(asked, tmp_path):
 
 @pytest.mark.parametrize("timing, outcome, points, last", [
     ("rejected", "rejected", 0.0, "timing/one"),  # wrong while the clock ran
+    ("wrong", "wrong", 70.0, "timing/one"),  # only partly
     ("dies", "pass", 100.0, "standard/one")])
-def test_a_timing_may_reject_and_one_that_fails_leaves_the_verdict(asked, tmp_path, timing, outcome,
+def test_a_timing_may_decide_and_one_that_fails_leaves_the_verdict(asked, tmp_path, timing, outcome,
                                                                   points, last):
     make(tmp_path / "class", {"anna": {2: f"pass {timing}"}})
     stage = grade(tmp_path / "class", tmp_path / "out", gpus=("0",))["anna"]["stages"][1]

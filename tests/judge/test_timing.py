@@ -1,4 +1,4 @@
-"""Benchmark: the arithmetic of the clock, and the table, without a GPU."""
+"""Benchmark: the clock's arithmetic, the table, and the timed answer's verdict, without a GPU."""
 
 import io
 from pathlib import Path
@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from grader.assignment import submission
+from grader.course.calls import SubmissionError
 from grader.course.cases import Case
+from grader.course.correctness import answer
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.judge import timing
 from grader.judge.context import GradingContext
 from grader.judge.timing import Row
-from grader.report.results import StageResult
+from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 
 
@@ -97,3 +100,77 @@ def test_the_inputs_of_a_timed_call_are_those_that_far_into_the_storages():
         assert third.call.inputs[name].storage.numel() == old.storage.numel()
         assert torch.equal(third.call.inputs[name].view(), want)
         assert torch.equal(third.tensors[name], want)
+
+
+TIMED = Case(8, "standard", 96, HQ=2, HKV=2, D=32, is_causal=True, grads=("q", "k", "v"))
+
+
+def of_turns(*turns: int):
+    """Of timed calls: the inputs, and the right answer, by name."""
+    built = timing.build(TIMED, 0)
+    call = timing._lengthened(built.call)
+    for turn in turns:
+        of_turn = timing._of_turn(built, call, turn)
+        tiled = answer(of_turn, "cpu").tiled
+        yield of_turn, {name: tiled[name].clone() for name in ("o", "d_q", "d_k", "d_v")}
+
+
+def judged(monkeypatch, built, kept, alone="pass"):
+    """alone: the outcome of the same call while nothing is timed."""
+    monkeypatch.setattr(timing, "judged", lambda *what: Check(
+        TIMED.name, "standard", alone, what="o is 96 % off."))
+    context = GradingContext(STAGES[8], None, Options(Path("."), "cpu", 1, 60.0), None, None)
+    return timing._judge_kept(context, built, 5, kept, None)
+
+
+def test_a_timed_answer_that_is_right_is_no_check(monkeypatch):
+    (built, right), = of_turns(5)
+    assert judged(monkeypatch, built, right) is None
+
+
+@pytest.mark.parametrize("what", ["another call's", "another call's gradients", "zeros", "NaN",
+                                  "whatever was there"])
+def test_a_timed_answer_of_another_call_or_of_untouched_memory_rejects(monkeypatch, what):
+    (built, right), (_, stale) = of_turns(5, 4)
+    x = right["o"]
+    kept = right | {
+        "another call's": stale, "another call's gradients": {"d_k": stale["d_k"]},
+        "zeros": {"o": torch.zeros_like(x)}, "NaN": {"o": torch.full_like(x, torch.nan)},
+        "whatever was there": {"o": torch.randn_like(x)}}[what]
+    check = judged(monkeypatch, built, kept)
+    assert (check.outcome, check.group, check.name) == (
+        "rejected", "robust", f"timing/{TIMED.name}")
+    assert "does not belong to that call's inputs" in check.what
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda x: x[0, 1, 40:44].add_(1.0), lambda x: x[0, 0, 7].fill_(torch.nan),
+    lambda x: x[0, 1, -1].fill_(1e4), lambda x: x.mul_(1.1)])
+@pytest.mark.parametrize("name", ["o", "d_k"])
+def test_a_timed_answer_that_a_race_spoiled_is_wrong_and_no_cheat(monkeypatch, name, spoil):
+    (built, kept), = of_turns(5)
+    spoil(kept[name])
+    check = judged(monkeypatch, built, kept)
+    assert (check.outcome, check.group) == ("wrong", "robust")
+    assert "differs from call to call" in check.what and "same place?" in check.advice
+    assert check.again.endswith("--p8")
+
+
+def test_an_answer_that_is_wrong_whether_timed_or_not_is_wrong(monkeypatch):
+    (built, kept), = of_turns(5)
+    check = judged(monkeypatch, built, kept | {"o": torch.zeros_like(kept["o"])}, alone="wrong")
+    assert (check.outcome, check.what) == ("wrong", "o is 96 % off.")
+    assert check.name == f"timing/{TIMED.name}" and check.again.endswith("--p8")
+
+
+@pytest.mark.parametrize("error, outcome", [
+    (SubmissionError("wrong", "it was not made"), "rejected"),
+    (SubmissionError("crashed", "illegal memory access"), "crashed"),
+    (SubmissionError("timeout", "late"), None)])
+def test_an_answer_that_was_never_made_rejects_and_a_crash_does_not(tmp_path, error, outcome):
+    (tmp_path / "problem_8.py").write_text("x = 1\n")
+    file = submission.read(tmp_path, "problem_8.py", "")
+    context = GradingContext(STAGES[8], file, Options(tmp_path, "cuda", 1, 60.0), None, None)
+    check = timing._not_made(context, TIMED, error)
+    assert (check and check.outcome) == outcome
+    assert outcome is None or error.sentence in check.message
