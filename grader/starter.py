@@ -24,10 +24,16 @@ from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
+SITE = "guide/_build/html"  # what `make guide` builds; --guide copies it to DIR/site
 # In place of the guide's address.
-UNPUBLISHED = "Ask the person who gave you this folder for the guide."
+UNPUBLISHED = """\
+Ask the person who gave you this folder for the guide. If you made
+the folder yourself: in the course's checkout, `make guide` builds the guide, and
+`python3 -m grader.starter DIR --guide` copies it into this folder, where it begins with
+`site/index.html`."""
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # students get no sink_attn/
-IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
+IGNORED = (".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
+           "/site/\n")
 REPLACED = Path(".autograder", "replaced")  # where --update keeps changed files
 
 
@@ -124,6 +130,27 @@ def write(files: dict[str, bytes], directory: Path) -> None:
                          + "\nmove them away, choose another directory, or --update an assignment")
     directory.mkdir(parents=True, exist_ok=True)
     _exchange(files, directory)
+
+
+def built(root: Path) -> None:
+    """Raises ValueError if the guide is not built."""
+    if not (root / SITE / "index.html").is_file():
+        raise ValueError("want the guide, which `make guide` builds in the course's checkout; got "
+                         f"no {SITE} in {root}")
+
+
+def copy_guide(root: Path, directory: Path) -> str:
+    """Copy the built guide into the directory.  -> a sentence that says where it is.
+
+    Raises:
+        ValueError: it is not built, or site/ there is something else.
+    """
+    built(root)
+    if (directory / "site").exists() and not (directory / "site/index.html").is_file():
+        raise ValueError(f"want {directory / 'site'} free for the guide; got something else there")
+    _exchange({f"site/{path.relative_to(root / SITE).as_posix()}": path.read_bytes()
+               for path in sorted((root / SITE).rglob("*")) if path.is_file()}, directory)
+    return f"The guide is in {directory / 'site/index.html'}."
 
 
 def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[str]:
@@ -232,6 +259,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--stages", type=parse_stages, metavar="1-7",
                         help="these only, such as 1-7 or 3,4 (default: all); with --update, in "
                              "addition")
+    parser.add_argument("--guide", action="store_true",
+                        help="put the guide there, too, as DIR/site, once `make guide` has built "
+                             "it; of an assignment that is there, nothing else changes")
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--update", action="store_true",
                         help="a newer grader into an assignment; what is written there stays")
@@ -264,8 +294,8 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
                              f"in {left} back to {directory}")
         raise ValueError(f"want an assignment that this command has made; got {directory}")
     if options.check:
-        if options.stages:
-            raise ValueError("want --check without --stages; got both")
+        if options.stages or options.guide:
+            raise ValueError("want --check without --stages and --guide; got one of them with it")
         lines = [f"Given: grader {old.version}, problems {ranges(old.stages)}."]
         if record.read(root) is None:  # the repository itself
             if old.version == (here := record.version(root)):
@@ -280,12 +310,18 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
                              f"{record.VERSION}")
         files = build(root, sorted({*old.stages, *(options.stages or ())}))
         said = update(files, directory, old)
+        said += [copy_guide(root, directory)] if options.guide else []
         return [f"{old.version} -> {record.read(directory).version}", *said], False
+    if options.guide and old is not None and not options.stages:
+        return [copy_guide(root, directory)], False
     files = build(root, options.stages)
+    if options.guide:
+        built(root)
     write(files, directory)
     numbers = sorted(int(match[1]) for name in files if (match := PROBLEM.fullmatch(name)))
     words = f"Problems {ranges(numbers)} are" if len(numbers) > 1 else f"Problem {numbers[0]} is"
-    return [f"{words} in {directory}. Start with its README.md."], False
+    return [f"{words} in {directory}. Start with its README.md.",
+            *([copy_guide(root, directory)] if options.guide else ())], False
 
 
 def _is_students(name: str) -> bool:

@@ -14,7 +14,7 @@ from grader.assignment.submission import read, steps
 from grader.course import contract
 from grader.course.case_table import listed
 from grader.course.stages import STAGES
-from grader.starter import ROOT, UNPUBLISHED, blank, build, main, problem_files
+from grader.starter import ROOT, SITE, UNPUBLISHED, blank, build, main, problem_files
 
 STAGE = '''\
 import torch
@@ -394,7 +394,9 @@ def test_what_the_readme_names_is_there(real):
     text = (real / "README.md").read_text()
     for name in re.findall(r"[\w./-]+\.(?:py|txt|md|toml)\b|[\w-]+/(?=`)", text):
         assert (real / name).exists(), name
-    assert not re.search(r"docs/|make |tests|sink_attn/|benchmarks|examples", text)
+    here = text.replace(UNPUBLISHED, "")  # which is about the course's checkout
+    assert here != text and not re.search(
+        r"docs/|make |tests|sink_attn/|benchmarks|examples", here)
 
 
 @pytest.mark.parametrize("stages", ["1-3", "1-7", "4", "8-9"])
@@ -474,6 +476,34 @@ def test_the_exercises_of_the_guide_run_there_and_hold_no_answer(real):
     assert (ran.returncode, ran.stdout) == (0, "4.1: right.\n")
     assert {path.name for path in (real / "guide").iterdir() if path.is_file()} == {
         "__init__.py", "exercises.py", "exercises.json"}
+
+
+def test_the_built_guide_is_copied_into_a_new_assignment_or_one_that_is_there(
+        repository, tmp_path, capsys):
+    course = tmp_path / "course"
+    assert main([str(course), "--guide"], repository) == 2 and not course.exists()
+    assert "want the guide, which `make guide` builds" in capsys.readouterr().err
+    site = repository / SITE
+    (site / "static").mkdir(parents=True)
+    (site / "index.html").write_text("first")
+    (site / "static" / "one.css").write_text("css")
+    assert main([str(course), "--guide"], repository) == 0
+    assert f"The guide is in {course}/site/index.html." in capsys.readouterr().out
+    (course / "problem_2.py").write_text("mine")
+    before = contents(course)
+    assert before["site/static/one.css"] == b"css" and b"site/" in before[".gitignore"]
+    (site / "index.html").write_text("second")
+    (site / "static" / "one.css").unlink()
+    assert main([str(course), "--guide"], repository) == 0
+    del before["site/static/one.css"]
+    assert contents(course) == before | {"site/index.html": b"second"}
+    assert main([str(course), "--update"], repository) == 0  # which leaves it there
+    assert main([str(course), "--check"], repository) == 0
+    assert contents(course)["site/index.html"] == b"second"
+    assert main([str(course), "--check", "--guide"], repository) == 2
+    (course / "site" / "index.html").unlink()
+    assert main([str(course), "--guide"], repository) == 2  # it may be somebody's own
+    assert "got something else there" in capsys.readouterr().err
 
 
 def test_the_readme_gives_the_address_of_the_guide_once_there_is_one(repository):
