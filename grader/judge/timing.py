@@ -13,9 +13,11 @@ file; so does one that was never made.  One that is only partly wrong, as after 
 and costs the points of the robust cases.
 """
 
+import functools
 import secrets
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -159,9 +161,9 @@ def _measure_submission(context: GradingContext, session: Session, replay,
         timed = _Timed(session, call)
         ms, spread = measure(timed)
         turn, kept = timed.kept
-        of_turn = _of_turn(built, call, turn)
-        own = session.run(of_turn.call)
-        again = replay(of_turn.call, own.trace) if stage.needs_triton else {}
+        of_turn = functools.partial(_of_turn, built, call)
+        own = session.run(of_turn(turn).call)
+        again = replay(of_turn(turn).call, own.trace) if stage.needs_triton else {}
     except _NotMade as error:
         return Row(name, note=f"n/a ({error.outcome})"), _not_made(context, case, error)
     except SubmissionError as error:
@@ -230,11 +232,12 @@ def _of_turn(built: Built, call: Call, turn: int) -> Built:
                    call=replace(call, inputs=inputs))
 
 
-def _judge_kept(context: GradingContext, built: Built, turn: int,
+def _judge_kept(context: GradingContext, of_turn: Callable[[int], Built], turn: int,
                 kept: dict[str, torch.Tensor], own: Reply) -> Check | None:
-    """The check of a timed call's answer; None if it is right.  own: of the same inputs, not timed.
-    """
-    exact, farthest, said = answer(built, context.options.device), 0.0, []
+    """The check of a timed call's answer; None if it is right.  of_turn: the case with the inputs
+    of any timed call; own: the answer to the same inputs, not timed."""
+    built, device = of_turn(turn), context.options.device
+    exact, wrong, farthest = answer(built, device), {}, 0.0
     for name, x in kept.items():
         if (verdict := exact.judge(name, x)).accepted:
             continue
@@ -243,20 +246,22 @@ def _judge_kept(context: GradingContext, built: Built, turn: int,
                           exact.terms.get(name)).nan_to_num(1.0)
         farthest = max(farthest, float(rows.clamp(max=1.0).mean()))
         bad = int((rows > verdict.row_limit).sum())
-        said.append(f"{tensor_name(name)}" + f" ({bad} of {rows.numel()} rows)" * bool(bad))
-    if not said:
+        wrong[name] = tensor_name(name) + f" ({bad} of {rows.numel()} rows)" * bool(bad)
+    if not wrong:
         return None
-    check = _check(built.case)
+    check, said = _check(built.case), ", ".join(wrong.values())
     if (alone := judged(context, built, own)).outcome != "pass":  # wrong whether timed or not
         return replace(alone, name=check.name, group=check.group, label=check.label,
                        again=_again(context))
-    if farthest > UNRELATED:
+    if farthest > UNRELATED or any(
+            all(answer(of_turn(other), device).judge(name, kept[name]).accepted for name in wrong)
+            for other in {0, turn - 1} - {turn, -1}):
         return check.fail(
-            "rejected", f"While it was timed it answered wrongly: {', '.join(said)} of call {turn} "
-            "does not belong to that call's inputs.", advice=WHOLE)
+            "rejected", f"While it was timed it answered wrongly: {said} of call {turn} does not "
+            "belong to that call's inputs.", advice=WHOLE)
     return check.fail(
-        "wrong", f"While it was timed, the answer differs from call to call: {', '.join(said)} of "
-        f"call {turn} is wrong.", "The same call is right on its own.", again=_again(context),
+        "wrong", f"While it was timed, the answer differs from call to call: {said} of call {turn} "
+        "is wrong.", "The same call is right on its own.", again=_again(context),
         advice="do two programs write the same place? Let one program write each element, or add "
         "with tl.atomic_add.")
 

@@ -102,45 +102,56 @@ def test_the_inputs_of_a_timed_call_are_those_that_far_into_the_storages():
         assert torch.equal(third.tensors[name], want)
 
 
+ROW_SUM = Case(2, "standard", M=64, N=2048)  # of whose inputs two timed calls share most
 TIMED = Case(8, "standard", 96, HQ=2, HKV=2, D=32, is_causal=True, grads=("q", "k", "v"))
 
 
-def of_turns(*turns: int):
-    """Of timed calls: the inputs, and the right answer, by name."""
-    built = timing.build(TIMED, 0)
-    call = timing._lengthened(built.call)
-    for turn in turns:
-        of_turn = timing._of_turn(built, call, turn)
-        tiled = answer(of_turn, "cpu").tiled
-        yield of_turn, {name: tiled[name].clone() for name in ("o", "d_q", "d_k", "d_v")}
+def of_turn(turn: int, case: Case = TIMED):
+    built = timing.build(case, 0)
+    return timing._of_turn(built, timing._lengthened(built.call), turn)
 
 
-def judged(monkeypatch, built, kept, alone="pass"):
-    """alone: the outcome of the same call while nothing is timed."""
+def right(turn: int, case: Case = TIMED) -> dict[str, torch.Tensor]:
+    """The answer of a timed call."""
+    given = {"o", "y", "d_q", "d_k", "d_v"}
+    return {name: x.clone() for name, x in answer(of_turn(turn, case), "cpu").tiled.items()
+            if name in given}
+
+
+def judged(monkeypatch, kept, alone="pass", case=TIMED):
+    """The check of what call 5 left; alone: the outcome of the same call while nothing is timed."""
     monkeypatch.setattr(timing, "judged", lambda *what: Check(
-        TIMED.name, "standard", alone, what="o is 96 % off."))
-    context = GradingContext(STAGES[8], None, Options(Path("."), "cpu", 1, 60.0), None, None)
-    return timing._judge_kept(context, built, 5, kept, None)
+        case.name, "standard", alone, what="o is 96 % off."))
+    context = GradingContext(case.course_stage, None, Options(Path("."), "cpu", 1, 60.0), None,
+                             None)
+    return timing._judge_kept(context, lambda turn: of_turn(turn, case), 5, kept, None)
 
 
-def test_a_timed_answer_that_is_right_is_no_check(monkeypatch):
-    (built, right), = of_turns(5)
-    assert judged(monkeypatch, built, right) is None
+@pytest.mark.parametrize("case", [TIMED, ROW_SUM])
+def test_a_timed_answer_that_is_right_is_no_check(monkeypatch, case):
+    assert judged(monkeypatch, right(5, case), case=case) is None
 
 
-@pytest.mark.parametrize("what", ["another call's", "another call's gradients", "zeros", "NaN",
-                                  "whatever was there"])
-def test_a_timed_answer_of_another_call_or_of_untouched_memory_rejects(monkeypatch, what):
-    (built, right), (_, stale) = of_turns(5, 4)
-    x = right["o"]
-    kept = right | {
-        "another call's": stale, "another call's gradients": {"d_k": stale["d_k"]},
-        "zeros": {"o": torch.zeros_like(x)}, "NaN": {"o": torch.full_like(x, torch.nan)},
-        "whatever was there": {"o": torch.randn_like(x)}}[what]
-    check = judged(monkeypatch, built, kept)
-    assert (check.outcome, check.group, check.name) == (
-        "rejected", "robust", f"timing/{TIMED.name}")
+@pytest.mark.parametrize("other", [0, 4])
+@pytest.mark.parametrize("case", [TIMED, ROW_SUM])
+def test_a_timed_answer_of_another_call_rejects(monkeypatch, case, other):
+    check = judged(monkeypatch, right(other, case), case=case)
+    assert (check.outcome, check.group) == ("rejected", "robust")
     assert "does not belong to that call's inputs" in check.what
+
+
+@pytest.mark.parametrize("left", [
+    torch.zeros_like, torch.randn_like, lambda x: torch.full_like(x, torch.nan)],
+    ids=["zeros", "whatever was there", "NaN"])
+@pytest.mark.parametrize("name", ["o", "d_k"])
+def test_a_timed_answer_of_untouched_memory_rejects(monkeypatch, name, left):
+    kept = right(5)
+    check = judged(monkeypatch, kept | {name: left(kept[name])})
+    assert (check.outcome, check.name) == ("rejected", f"timing/{TIMED.name}")
+
+
+def test_gradients_of_another_call_reject_whatever_the_forward_returned(monkeypatch):
+    assert judged(monkeypatch, right(5) | {"d_k": right(4)["d_k"]}).outcome == "rejected"
 
 
 @pytest.mark.parametrize("spoil", [
@@ -148,17 +159,17 @@ def test_a_timed_answer_of_another_call_or_of_untouched_memory_rejects(monkeypat
     lambda x: x[0, 1, -1].fill_(1e4), lambda x: x.mul_(1.1)])
 @pytest.mark.parametrize("name", ["o", "d_k"])
 def test_a_timed_answer_that_a_race_spoiled_is_wrong_and_no_cheat(monkeypatch, name, spoil):
-    (built, kept), = of_turns(5)
+    kept = right(5)
     spoil(kept[name])
-    check = judged(monkeypatch, built, kept)
+    check = judged(monkeypatch, kept)
     assert (check.outcome, check.group) == ("wrong", "robust")
     assert "differs from call to call" in check.what and "same place?" in check.advice
     assert check.again.endswith("--p8")
 
 
 def test_an_answer_that_is_wrong_whether_timed_or_not_is_wrong(monkeypatch):
-    (built, kept), = of_turns(5)
-    check = judged(monkeypatch, built, kept | {"o": torch.zeros_like(kept["o"])}, alone="wrong")
+    kept = right(5)
+    check = judged(monkeypatch, kept | {"o": torch.zeros_like(kept["o"])}, alone="wrong")
     assert (check.outcome, check.what) == ("wrong", "o is 96 % off.")
     assert check.name == f"timing/{TIMED.name}" and check.again.endswith("--p8")
 
