@@ -217,8 +217,11 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.step and arguments.step not in exercises \
             and arguments.step.partition(".")[0] not in map(str, numbers):
         also = f", or {exercises[0]} to {exercises[-1]}" if exercises else ""
+        stage = arguments.step.partition(".")[0]
+        other = f". Problem {stage} has its own grader: python {record.grader_of(int(stage))} " \
+            f"--step {arguments.step}" if stage in map(str, STAGES) else ""
         return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}{also}; got "
-                f"{arguments.step}")
+                f"{arguments.step}{other}")
     if arguments.cases is not None and not arguments.cases.is_file():
         return f"--cases: want a file of cases, TOML; got {arguments.cases}"
     for name in ("timeout", "stage_timeout"):

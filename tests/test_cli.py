@@ -72,6 +72,7 @@ def test_help_answers_without_importing_torch(program, tmp_path):
     (["--timeout", "0"], "--timeout: want a number of seconds above 0; got 0"),
     (["--stage-timeout", "inf"], "--stage-timeout: want a number of seconds above 0; got inf"),
     (["--hint", "99.9"], "want a step"),
+    (["--step", "8.3"], "Problem 8 has its own grader: python autograder_optional.py --step 8.3"),
     (["--plot", "mask.png"], "--plot: want an .svg file in a directory that exists; got mask.png"),
     (["--page"], "--page: want an .html file, or --watch with it; got neither"),
     (["--page", "/nowhere/p.html"], "--page: want an .html file in a directory that exists; got"),
