@@ -53,6 +53,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
                          "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "refused": student.trouble or None, "notes": [*student.notes, *unchecked(found)],
+        "aside": list(student.aside),
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late, "status": escape(student.person.status),
         "extension": student.extension.isoformat() if student.extension else None,
@@ -188,7 +189,7 @@ def reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(json.loads(path.read_bytes()))
+            found.append({"held": [], "aside": []} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):

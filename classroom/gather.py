@@ -1,11 +1,12 @@
 """Reads what students handed in: one folder or archive each, the download of a learning system, or
 an index that names them.
 
-Only files named problem_1.py ... problem_9.py are accepted, as bytes; no archive is unpacked to the
-disk, no link followed, nothing run.  Whatever is not accepted gets a reason, and everyone in the
-folder or on the roster gets a row.
+The files for problems 1 to 9 are accepted, as bytes; no archive is unpacked to the disk, no link
+followed, nothing run.  Whatever is not accepted gets a reason, and everyone in the folder or on the
+roster gets a row.
 """
 
+import ast
 import errno
 import gzip
 import io
@@ -18,7 +19,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -32,13 +33,17 @@ from classroom import late, notebooks, roster
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
 from grader.report.submit import REPORT
-from grader.text import escape
+from grader.text import escape, syntax_tree
 
 PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
 NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
                     re.IGNORECASE | re.DOTALL)
 CODE = (".py", ".ipynb")
+MARKED = re.compile(r"^[ \t]*# BEGIN SOLUTION (\d)\.\d+", re.MULTILINE)
+GIVEN = {"autograder.py", "autograder_optional.py", "reference.py", "warmups.py", "exercises.py",
+         "__init__.py"}  # files of the assignment that no one has to hand in
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
+PACKED = (*ARCHIVES, ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst")  # the others are not opened
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
 MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)_?(?P<file>.*)")
 # andersonanna_LATE_101_55101_problem_1.py; text typed in: ..._101_text.html
@@ -48,8 +53,9 @@ AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in agai
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
 SUBMITTED = re.compile("submitted", re.IGNORECASE)  # how Moodle's status of a hand-in begins
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
-DEPTH = 3  # levels below a student's folder that may hold the files
 NESTED = 2  # levels of archives in an archive
+MOST_ARCHIVES = 8  # of one student, beside or in each other
+MOST_CODE = 100  # other files of one student that are looked into, and copies of one file
 MOST_ENTRIES = 20_000  # in a folder or an archive
 MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
@@ -78,6 +84,7 @@ class Submitted:
     report: bytes = b""  # the submission.json handed in; not trusted
     trouble: str = ""  # why nothing is accepted
     notes: tuple[str, ...] = ()  # more for a person to look at
+    aside: tuple[str, ...] = ()  # what became of all else that was handed in, for the student
     person: roster.Person = roster.Person()  # from the roster
     returns: str = ""  # the file name under which the learning system returns feedback
     time: datetime | None = None  # when it was handed in
@@ -311,18 +318,19 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
     student = partial(Submitted, escape(name), file_name(name), person=person, returns=next(
         (escape(place.returns) for place in places if place.returns), ""),
         marked_late=any(place.marked_late for place in places))
-    notes = [note] * bool(note)
+    notes = []
     try:
         if len(groups) > 1 or sum(not place.file for place in places) > 1:
             raise Refused("it is there more than once: "
                           + ", ".join(escape(place.entry.name) for place in places[:4]))
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
-            files, refused, report = _taken(members, opened, notes)
+            files, refused, report, aside = _taken(members, opened, notes)
     except (Refused, OSError) as error:
         why = f"cannot read it: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return student(trouble=why, notes=tuple(notes), time=time)
-    return student(files, refused, report, notes=tuple(notes), time=time)
+        return student(trouble=why, notes=(note,) * bool(note), time=time)
+    return student(files, refused, report, notes=(note,) * bool(note) + tuple(notes),
+                   aside=tuple(aside), time=time)
 
 
 def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:
@@ -345,91 +353,138 @@ def file_name(name: str) -> str:
     return kept
 
 
-def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: int = 0
-           ) -> tuple[dict[int, bytes], dict[int, str], bytes]:
-    """The problem files of the topmost folder that has any, or of the only archive.
+def _taken(members: list[Member], opened: ExitStack, notes: list[str]
+           ) -> tuple[dict[int, bytes], dict[int, str], bytes, list[str]]:
+    """The problem files, wherever they are, if there is one candidate for each: a file of the right
+    name, else one of nearly that name or with that problem's code in it.  Of several that differ
+    none is chosen.
 
-    -> stage -> bytes; stage -> why that file is not accepted; the student's report or b"".  Raises
-    Refused: the contents are ambiguous, or nothing can be accepted.
+    -> stage -> bytes; stage -> why no file is accepted; the student's report or b""; what became of
+    all else, for the student.  notes: gets what a person has to look at.  Raises Refused: nothing
+    can be accepted.
     """
-    members = [member for member in members if not NOT_LOOKED_INTO & set(member.path.parts)
-               and not any(part.startswith(".") for part in member.path.parts)]
-    found: dict[PurePosixPath, dict[int, list[Member]]] = {}
-    for member in members:
-        if (match := PROBLEM.fullmatch(member.path.name)) \
-                and len(member.path.parts) <= DEPTH + 1 + level:
-            found.setdefault(member.path.parent, {}).setdefault(int(match[1]), []).append(member)
-    archives = [member for member in members if member.path.name.lower().endswith(ARCHIVES)]
-    if not found and archives:
-        (archive, *more) = archives
-        if more:
-            raise Refused("several archives are in it, want one: " + _names(archives))
-        if level == NESTED:
-            raise Refused(f"want at most {NESTED} archives in each other; got more")
-        inside = _inside(archive, MOST_ARCHIVE, opened)
-        others = [member for member in members if member is not archive]
-        return _taken(others + [Member(archive.path / member.path, member.read)
-                                for member in inside], opened, notes, level + 1)
-    least = min((len(place.parts) for place in found), default=0)
-    highest = sorted(place for place in found if len(place.parts) == least)
-    if len(highest) > 1:
-        raise Refused("problem files are in several of its folders: "
-                      + ", ".join(escape(str(place)) for place in highest[:3]))
-    place = highest[0] if highest else PurePosixPath()
-    chosen = found.get(place, {})
-    files, refused = {}, {}
-    for stage, twins in sorted(chosen.items()):
+    members, shut = _opened(members, opened)
+    exact, near, others, inside = defaultdict(list), defaultdict(list), [], {}
+    for member in sorted(members, key=lambda member: (len(member.path.parts), member.path)):
+        if match := PROBLEM.fullmatch(member.path.name):
+            exact[int(match[1])].append(member)
+            continue
+        if match := NEARLY.fullmatch(member.path.name):
+            near[int(match[1])].append(member)
+        elif _is_code(member) and member.path.name not in GIVEN:
+            others.append(member)
+        if _is_code(member) and len(inside) < MOST_CODE:
+            inside[member] = _stages_in(member)
+    home = min((each[0].path.parent for each in exact.values()),
+               key=lambda path: len(path.parts), default=PurePosixPath())
+    files, refused, used = {}, {}, {}
+    for stage in STAGES:
+        named = exact[stage] + [member for member, about in inside.items() if about == {stage}
+                                or member in near[stage] and not (exact[stage] or about)]
         try:
-            if len(twins) > 1:
-                raise Refused("it is there twice")
-            files[stage] = twins[0].read(MAX_BYTES + 1)
+            if named:
+                files[stage] = _only(named)
+                used[named[0]] = stage
         except Refused as error:
-            refused[stage] = str(error)
-    for stage, strays in sorted(_strays(members, chosen, place).items()):
-        if stage in chosen:
-            notes.append(f"{_names(strays)} lies beside problem_{stage}.py, which was taken")
-        elif len(strays) == 1 and strays[0].path.suffix.lower() == ".ipynb":
-            try:
-                files[stage] = notebooks.code(strays[0].read(MOST_UNPACKED))
-            except (Refused, ValueError) as error:
-                refused[stage] = f"{_names(strays)} {error}"
-        else:
-            deep = any(len(each.path.parts) > DEPTH + 1 + level for each in strays)
-            refused[stage] = f"want problem_{stage}.py" \
-                + f", at most {DEPTH} folders deep" * deep + f"; got {_names(strays)}"
-    if members and not files and not refused:
-        raise Refused(f"no problem_1.py ... problem_9.py is in it, but {_names(members)}")
+            one = len(named) == 1 and not exact[stage]
+            refused[stage] = f"{_names(named)} " * one + str(error)
+    if not (files or refused or any(near.values())) and (members or shut):
+        raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
+                      f"{_names(members)}")
     for stage in STAGES.keys() - files.keys() - refused.keys():
-        if numbered := [member for member in members if _has_number(stage, member, place)]:
-            refused[stage] = f"want problem_{stage}.py; got {_names(numbered)}"
+        may_be = near[stage] + [member for member in others if member not in used and (
+            stage in (about := inside.get(member, ())) or not about
+            and _has_number(stage, member, home))]
+        if may_be or shut:
+            refused[stage] = f"want problem_{stage}.py; got " + _names(may_be) if may_be else \
+                f"problem_{stage}.py may be in what could not be opened: {'; '.join(shut)}"
+    for stage in exact:
+        if stage in files and (beside := [member for member in near[stage] if member in inside
+                                          and member not in used and not inside[member]]):
+            notes.append(f"{_names(beside)} lies beside problem_{stage}.py, which was taken")
+    aside = [f"{_names([member])} was taken as problem_{stage}.py" for member, stage in used.items()
+             if member.path != home / f"problem_{stage}.py"]
+    aside += [*notes, *(f"not opened: {why}" for why in shut)]
+    if unread := [member for member in others if member not in used]:
+        aside.append(f"not graded: {_names(unread)}")
     report = b""
     with suppress(Refused):
         report = next((member.read(MOST_REPORTED) for member in members
-                       if member.path == place / REPORT), b"")
-    return files, refused, report
+                       if member.path == home / REPORT), b"")
+    return files, refused, report, aside
 
 
-def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PurePosixPath
-            ) -> dict[int, list[Member]]:
-    """Stage -> what may have been meant as its file: anything with such a name if the file is
-    missing, or other code beside it."""
-    found: dict[int, list[Member]] = {}
-    for member in members:
-        if (match := NEARLY.fullmatch(member.path.name)) is None:
+def _opened(members: list[Member], opened: ExitStack) -> tuple[list[Member], list[str]]:
+    """-> the files and those in archives among them; why some archives were not opened."""
+    files, shut, count = [], [], 0
+    queue = [(member, 0) for member in members]
+    for member, level in queue:  # which grows
+        if not all(map(_is_ours, member.path.parts)):
             continue
-        stage = int(match[1])
-        if stage not in chosen or (
-                member.path.parent == place and member not in chosen[stage]
-                and member.path.suffix.lower() in CODE):
-            found.setdefault(stage, []).append(member)
-    return found
+        if not member.path.name.lower().endswith(PACKED):
+            files.append(member)
+            continue
+        try:
+            if level == NESTED:
+                raise Refused(f"want at most {NESTED} archives in each other; got more")
+            if count == MOST_ARCHIVES:
+                raise Refused(f"want at most {MOST_ARCHIVES} archives; got more")
+            count += 1
+            queue += [(Member(member.path / path, read), level + 1)
+                      for path, read in _inside(member, MOST_ARCHIVE, opened)]
+        except Refused as error:
+            shut.append(str(error) if member.path.name in str(error) else
+                        f"{_names([member])}: {error}")
+    return files, shut
 
 
-def _has_number(stage: int, member: Member, place: PurePosixPath) -> bool:
-    """Whether it is code with this number but another name: p2.py, problem_2/solution.py."""
-    path = str(member.path).removeprefix(f"{place}/")
-    return member.path.suffix.lower() in CODE and not NEARLY.fullmatch(member.path.name) \
-        and re.search(rf"(?<!\d)0*{stage}(?!\d)", path) is not None
+def _only(members: list[Member]) -> bytes:
+    """What is in a file, of which there may be copies with the same code.  Raises Refused: they
+    differ, or one cannot be read."""
+    found = {_meaning(code): code for code in map(_code, members[:MOST_CODE])}
+    if len(members) > MOST_CODE or len(found) > 1:
+        raise Refused("it is there twice or more, and not the same: " + _names(members))
+    return _code(members[0])
+
+
+def _meaning(code: bytes) -> str | bytes:
+    """The code without comments and spacing, or as it is if it is no Python."""
+    try:
+        return ast.dump(syntax_tree(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code
+
+
+def _code(member: Member) -> bytes:
+    """The code of a file; that of a notebook is in its cells.  Raises Refused: there is none."""
+    if member.path.suffix.lower() != ".ipynb":
+        return member.read(MAX_BYTES + 1)
+    try:
+        return notebooks.code(member.read(MOST_UNPACKED))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _is_code(member: Member) -> bool:
+    return member.path.name.lower().removesuffix(".txt").endswith(CODE)
+
+
+def _stages_in(member: Member) -> set[int]:
+    """The stages that the code may be for: that of its step markers, or those whose function it
+    has."""
+    try:
+        text = _code(member).decode(errors="replace")
+    except Refused:
+        return set()
+    return {int(number) for number in MARKED.findall(text)} & {*STAGES} or {
+        number for number, stage in STAGES.items()
+        if re.search(rf"^(?:def|class) +{stage.entry}\b", text, re.MULTILINE)}
+
+
+def _has_number(stage: int, member: Member, home: PurePosixPath) -> bool:
+    """Whether its name has this number: p2.py, problem_2/solution.py."""
+    path = str(member.path).removeprefix(f"{home}/")
+    return re.search(rf"(?<!\d)0*{stage}(?!\d)", path) is not None
 
 
 def _names(members: list[Member]) -> str:

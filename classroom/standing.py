@@ -56,6 +56,7 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                and stage["stage"] not in files}  # there was a file, and something else was missing
     return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
+                     aside=tuple(old["aside"]),
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 

@@ -31,6 +31,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
             explanation(stage), results / "submissions" / report["key"]),
         credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
         look=[report for report in reports if to_look_at(report) or report["differs"]
+              or report["aside"]
               or "set by a person" in report["late"] or any(
             "override" in stage for stage in report["stages"])])
 

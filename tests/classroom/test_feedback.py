@@ -1,5 +1,6 @@
 """Each student gets their own findings back, and nothing of anyone else."""
 
+import html
 import io
 import zipfile
 
@@ -106,6 +107,18 @@ def test_whose_files_were_refused_reads_so_and_who_handed_in_nothing_gets_no_pag
         assert b"the file was not taken" in page and b"got problem2.py" in page
     for page in made["unread"].values():
         assert b"could not be read: the archive is encrypted" in page
+
+
+def test_what_became_of_all_that_was_handed_in_is_said_to_the_student(tmp_path):
+    make(tmp_path / "class", {"cleo": {2: "x"}, "cleo/old": {3: "y"}})
+    for name in ("rest.rar", "utils.py", "problem_2_test.py"):
+        (tmp_path / "class/cleo" / name).write_text("z")
+    (cleo,) = gather(tmp_path / "class")
+    for page in feedback.pages(reported(tmp_path, WRONG, aside=cleo.aside)).values():
+        text = html.unescape(page.decode().replace("\\", ""))
+        for line in ("old/problem_3.py was taken as problem_3.py", "got rest.rar",
+                     "problem_2_test.py lies beside problem_2.py", "not graded: utils.py"):
+            assert "Also handed in: " in text and line in text, line
 
 
 def test_the_zip_has_the_names_that_learning_systems_take_back(tmp_path):

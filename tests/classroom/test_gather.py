@@ -12,7 +12,9 @@ import pytest
 
 from classroom import gather as gathering
 from classroom.gather import file_name, gather
+from grader.assignment.record import ROOT
 from grader.assignment.submission import MAX_BYTES
+from grader.starter import blank
 from tests.classroom.classes import make
 
 ANNA = {1: "one", 2: "two"}
@@ -82,22 +84,62 @@ def test_the_files_may_lie_some_folders_below(tmp_path, inner):
     assert only(tmp_path / "zips").files == {1: b"one"}
 
 
-def test_of_an_older_copy_further_down_nothing_is_taken_and_what_is_only_there_is_said(tmp_path):
-    make(tmp_path, {"anna": ANNA, "anna/old": {1: "old", 3: "old"}})
+def test_what_is_in_another_folder_or_archive_alone_is_taken_and_of_two_none(tmp_path):
+    make(tmp_path / "folders", {"anna": ANNA, "anna/a/b/c/d": {1: "old", 2: "two # again",
+                                                               3: "three"}})
+    rest = zipped(tmp_path / "rest.zip", {"w/problem_1.py": "old", "w/problem_3.py": "three"})
+    make(tmp_path / "beside", {"anna": ANNA})
+    (tmp_path / "beside/anna/rest.zip").write_bytes(rest.read_bytes())
+    (tmp_path / "flat").mkdir()
+    for name, data in (("problem_1.py", b"one"), ("problem_2.py", b"two"),
+                       ("rest.zip", rest.read_bytes())):
+        (tmp_path / f"flat/Anna_11_assignsubmission_file_{name}").write_bytes(data)
+    for place, inner in (("folders", "a/b/c/d"), ("beside", "rest.zip/w"), ("flat", "rest.zip/w")):
+        student = only(tmp_path / place)
+        assert student.files == {2: b"two", 3: b"three"}
+        assert student.refused == {1: "it is there twice or more, and not the same: problem_1.py, "
+                                      f"{inner}/problem_1.py"}
+        assert student.aside == (f"{inner}/problem_3.py was taken as problem_3.py",)
+
+
+RIGHT = (ROOT / "problem_3.py").read_text("utf-8")
+BLANK = blank(RIGHT)
+
+
+def test_copies_with_the_same_code_are_one_file(tmp_path):
+    make(tmp_path, {"anna": {3: RIGHT}, "anna/copy": {3: RIGHT + "# mine"}})
+    (tmp_path / "anna/copy of problem_3.py").write_text(RIGHT, "utf-8")
     student = only(tmp_path)
-    assert student.files == {1: b"one", 2: b"two"} and student.notes == ()
-    assert student.refused == {3: "want problem_3.py; got old/problem_3.py"}
+    assert student.files == {3: RIGHT.encode()} and not (student.refused or student.notes)
 
 
-def test_what_lies_too_deep_is_said(tmp_path):
-    make(tmp_path / "folders", {"anna": {3: "three"}, "anna/a/b/c/d": ANNA})
-    zipped(tmp_path / "zips/anna.zip", {"problem_3.py": "three"} | {
-        f"a/b/c/d/problem_{number}.py": text for number, text in ANNA.items()})
-    for folder in ("folders", "zips"):
-        student = only(tmp_path / folder)
-        assert student.files == {3: b"three"} and student.refused == {
-            number: f"want problem_{number}.py, at most 3 folders deep; got "
-                    f"a/b/c/d/problem_{number}.py" for number in (1, 2)}
+def test_a_file_of_the_right_name_is_no_other_problem_whatever_is_in_it(tmp_path):
+    make(tmp_path, {"anna": {4: RIGHT}})
+    assert only(tmp_path).files == {4: RIGHT.encode()} and not only(tmp_path).refused
+
+
+@pytest.mark.parametrize(("beside", "file", "refused"), [
+    ({"flash attention.py": RIGHT}, RIGHT, ""), ({"final/attention_v2.py": RIGHT}, RIGHT, ""),
+    ({"problem_3.py": BLANK, "solved/problem_3.py": RIGHT}, None, "not the same"),
+    ({"problem_3.py": BLANK, "solved/flash.py": RIGHT}, None, "not the same"),
+    ({"problem_3.py": BLANK, "problem_3_final.py": RIGHT}, None, "not the same"),
+    ({"a.py": RIGHT, "b.py": BLANK}, None, "twice or more, and not the same: a.py, b.py"),
+    ({"a.py": "def flash_attention_forward(): pass"}, None, "want problem_3.py; got a.py"),
+    ({"rest.rar": "Rar!"}, None,
+     "could not be opened: want a folder, a .zip or a .tar.gz; got rest.rar"),
+    ({"rest.zip": "PK"}, None, "rest.zip: cannot read the archive"),
+    ({"utils.py": "x = 1"}, None, ""), ({"report.pdf": "x"}, None, "")])
+def test_nothing_that_may_be_a_file_is_skipped_and_none_is_chosen_for_what_is_in_it(
+        tmp_path, beside, file, refused):
+    make(tmp_path, {"anna": ANNA})
+    for name, text in beside.items():
+        (tmp_path / "anna" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "anna" / name).write_text(text, "utf-8")
+    student = only(tmp_path)
+    assert student.files.get(3) == (file and file.encode())
+    assert refused in student.refused.get(3, "") and bool(refused) == (3 in student.refused)
+    assert any(name in line for name in beside for line in (
+        *student.aside, *student.refused.values(), "report.pdf"))
 
 
 def test_code_of_another_name_with_the_number_of_a_missing_file_is_not_missing(tmp_path):
@@ -117,14 +159,14 @@ NEAR = ["problem2.py", "problem_2 (1).py", "problem_2-1.py", "Problem_2.py",
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_a_near_miss_is_named_and_not_missing(tmp_path, name):
+def test_a_near_miss_that_is_the_only_one_is_taken_and_said(tmp_path, name):
     make(tmp_path / "folders", {"anna": {1: "one"}})
     (tmp_path / "folders/anna" / name).write_text("two")
     zipped(tmp_path / "zips/anna.zip", {"w/problem_1.py": "one", f"w/{name}": "two"})
     for folder, path in (("folders", name), ("zips", f"w/{name}")):
         student = only(tmp_path / folder)
-        assert student.files == {1: b"one"}
-        assert student.refused == {2: f"want problem_2.py; got {path}"}
+        assert student.files == {1: b"one", 2: b"two"} and not student.refused
+        assert student.aside == (f"{path} was taken as problem_2.py",)
 
 
 def notebook(*cells: str) -> str:
@@ -527,14 +569,15 @@ def test_a_file_that_is_in_the_archive_twice_is_refused(tmp_path):
 def test_problem_files_in_two_folders_are_ambiguous(tmp_path):
     make(tmp_path, {"anna/try_1": {1: "one"}, "anna/try_2": {1: "other"}})
     zipped(tmp_path / "ben.zip", {"a/problem_1.py": "one", "b/problem_1.py": "other"})
-    students = gather(tmp_path)
-    assert all("several of its folders" in student.trouble for student in students)
+    for student in gather(tmp_path):
+        assert "twice" in student.refused[1] and not student.files
 
 
-def test_two_archives_of_one_student_are_ambiguous(tmp_path):
+def test_two_archives_of_one_student_are_ambiguous_where_they_differ(tmp_path):
     for name in ("first", "second"):
         zipped(tmp_path / "anna" / f"{name}.zip", {"problem_1.py": name})
-    assert "several archives" in only(tmp_path).trouble
+    assert "first.zip/problem_1.py, second.zip/problem_1.py" in only(tmp_path).refused[1]
+    assert not only(tmp_path).files
 
 
 def test_archives_in_archives_are_read_two_deep(tmp_path):
@@ -542,7 +585,7 @@ def test_archives_in_archives_are_read_two_deep(tmp_path):
     for level in range(1, 4):
         inner = zipped(tmp_path / f"{level}" / "x.zip", {f"{level}/x.zip": inner}).read_bytes()
     assert only(tmp_path / "1").files == only(tmp_path / "2").files == {1: b"one"}
-    assert only(tmp_path / "3").trouble == "want at most 2 archives in each other; got more"
+    assert "want at most 2 archives in each other; got more" in only(tmp_path / "3").trouble
 
 
 def test_a_tar_that_unpacks_past_the_limit_is_refused(tmp_path, monkeypatch):

@@ -144,10 +144,11 @@ def test_a_class_is_not_graded_as_root_unless_that_is_allowed(tmp_path, monkeypa
 def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
     make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {}})
     (tmp_path / "class/ben/problem2.py").write_text(RIGHT)
+    (tmp_path / "class/ben/problem2 final.py").write_text(WRONG)
     (tmp_path / "class/dora.rar").write_text("Rar!")
     (tmp_path / "roster.csv").write_text("Name;Login\nAnna;a1\nBen;b1\nCleo;c1\nDora;d1\n")
     code, output = run(tmp_path / "class", tmp_path / "out", "--roster", tmp_path / "roster.csv")
-    assert code == 3 and "Ben: problem_2.py refused, want problem_2.py; got problem2.py" in output
+    assert code == 3 and "Ben: problem_2.py refused, it is there twice or more" in output
     assert "2 could not be read, 1 graded, 1 handed in nothing" in output
     with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
         assert [(row["student"], row["login"], row["state"], row["p2"])
