@@ -9,7 +9,8 @@ robust: whatever a caller of attention may ask.  Each of these cases catches a m
 says which one a family or a layout catches; refill catches an answer kept from the first call;
 repeats, what differs or is kept from call to call; growth, memory for all scores; a ragged N, tails
 of tiles.
-course: what only this course's steps promise, for files with its step markers.
+course: what only this course promises (Case.kinds).  Files with its step markers promise all of it,
+others what they answer: judge/claims.py.
 beyond: more than the assignment asks; run last, and no part of the outcome.
 
 A GPU compiles a kernel anew for every D and dtype, and for heads and lengths that are 1, a multiple
@@ -20,13 +21,12 @@ from collections.abc import Callable
 
 import torch
 
-from grader.course.cases import Case
+from grader.course.cases import LARGEST, Case
 
 F16, F32 = torch.float16, torch.float32
 HALF = "half"  # bfloat16 if the GPU has it, else float16
 QKV = ("q", "k", "v")
 PAIRS = (("q", "k"), ("q", "v"), ("k", "v"))
-MANY = 2**31 - 1  # the largest sink_size
 SOME = (("q",), ("k",), ("v",), *PAIRS)
 
 
@@ -278,7 +278,7 @@ STAGE_7 = shared_heads(
                gpu=dict(N=101, HQ=2, HKV=2, sinks=1)),
     ], [
         course("gradients", N=200, HQ=2, HKV=1, window=100, sinks=100, grads=QKV),
-        course("any number of sinks", N=150, HQ=1, HKV=1, window=9, sinks=MANY,
+        course("any number of sinks", N=150, HQ=1, HKV=1, window=9, sinks=LARGEST,
                gpu=dict(HQ=4, HKV=2)),
     ])
 
@@ -388,7 +388,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            sink_logits=True),
     course("arguments left out", N=70, HQ=1, HKV=1, window=20, sinks=0, bare=True),
     course("k shared by heads", N=70, HQ=2, HKV=2, window=20, sinks=2, layout="shared"),
-    course("any number of sinks", N=150, HQ=1, HKV=1, window=9, sinks=MANY, gpu=dict(HQ=2)),
+    course("any number of sinks", N=150, HQ=1, HKV=1, window=9, sinks=LARGEST, gpu=dict(HQ=2)),
     course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
            level=True, **LOGITS),
     course("no causal mask", N=150, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16),

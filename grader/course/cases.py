@@ -46,6 +46,16 @@ LAYOUTS = {
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 
+LARGEST = 2**31 - 1  # window_size and sink_size
+# What only this course promises, in words; case_table.py and Case.kinds.
+GRADIENTS, LSE_GRADIENT, SINK_LOGITS = "gradients", "the gradient of lse", "sink logits"
+NO_MASK, NO_WINDOW, MANY = "no causal mask", "no window", "windows and sinks of 2^31 - 1"
+DEFAULTS, ODD_D, SMALL_D = "arguments left out", "D that is no power of two", "D below 16"
+WIDE_F32, LAST = "float32 at D = 128", "a last dimension with a stride"
+MIXED, SHARED, GAPPED = "strides in another order", "k or x shared by all", "rows with gaps"
+LAYOUT_KINDS = frozenset({LAST, MIXED, SHARED, GAPPED})
+SIZE_KINDS = frozenset({ODD_D, SMALL_D, WIDE_F32})
+
 
 @dataclass(frozen=True)
 class Case:
@@ -80,7 +90,7 @@ class Case:
     refill: bool = False
     growth: bool = False  # run at N, 2N, 4N: does memory grow with N or with N * N?
     by_contract: bool = False  # made by contract.py, not a row of case_table.py
-    course: bool = False  # robust for files with this course's markers, beyond for others
+    course: bool = False  # robust for files that promise it, see kinds; beyond for others
     asks: str = ""  # what it asks beyond the assignment
 
     @property
@@ -96,6 +106,29 @@ class Case:
     def is_ragged(self) -> bool:
         """Whether its length is no multiple of any tile."""
         return self.N % 16 > 0
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What it asks that only this course promises, as a report calls it."""
+        stage, layouts = self.course_stage, {*self.layout.split(".")}
+        asked = {
+            GRADIENTS: self.gives_gradients,
+            LSE_GRADIENT: self.gives_gradients and not stage.needs_triton and self.unused != "lse",
+            SINK_LOGITS: self.sink_logits,
+            NO_MASK: stage.differentiates and not self.is_causal,
+            NO_WINDOW: stage.windowed and self.is_causal and self.window is None,
+            MANY: LARGEST in (self.window, self.sinks),
+            DEFAULTS: self.bare,
+            ODD_D: self.D > 16 and self.D & (self.D - 1) > 0,
+            SMALL_D: self.D < 16,
+            WIDE_F32: self.D > 64 and self.dtype == torch.float32,
+            LAST: "last" in layouts | {self.dout},
+            MIXED: bool(layouts & {"mixed", "transposed"}) if stage.sums_rows else
+            bool((layouts | {self.dout}) & {"mixed", "wide", "odd"}),
+            SHARED: "shared" in layouts,
+            GAPPED: "gapped" in layouts,
+        }
+        return frozenset(kind for kind, is_asked in asked.items() if is_asked)
 
     @property
     def gives_gradients(self) -> bool:

@@ -3,8 +3,8 @@
 A row of contract.tsv, which tools/contract_cases.py writes, names one class per dimension; every
 pair of classes that may occur together is in some row.  Lengths, windows and sinks are given in
 multiples of T, a tile size, because a mistake at a tile's border shows only there.  Each file has
-its own tile sizes, which are read from its launches.  Where a row goes beyond the assignment, a
-file without this course's step markers gets a narrower class (NARROW).
+its own tile sizes, which are read from its launches.  Where a row asks what only this course
+promises, a file that does not claim it (judge/claims.py) gets a narrower class (NARROW).
 """
 
 import csv
@@ -18,7 +18,20 @@ from pathlib import Path
 
 import torch
 
-from grader.course.cases import FAMILIES, Case
+from grader.course.cases import (
+    FAMILIES,
+    GAPPED,
+    GRADIENTS,
+    LAST,
+    LSE_GRADIENT,
+    MANY,
+    MIXED,
+    NO_MASK,
+    NO_WINDOW,
+    ODD_D,
+    SINK_LOGITS,
+    Case,
+)
 from grader.course.stages import Stage
 
 FILE = Path(__file__).with_name("contract.tsv")
@@ -112,12 +125,19 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
 APART = [("q", "k", "v"), *itertools.product("qkv", (
     "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
 
-# Narrower classes for files without step markers; all tensors get q's layout.  The assignment's
-# wrapper makes o by empty_like(q) and stores it with q's strides, which is right only for a q
-# without gaps.
-NARROW = {"D": {"17": "32"}, "backward": {"last": "transposed", "odd": "transposed"},
-          "q": {"last": "transposed", "wide": "transposed", "odd": "dense"},
-          "window": {"none": "all", "huge": "all"}}
+# For files that do not claim a kind, narrower classes; each names the kinds that keep it as it is.
+NARROW = {
+    "D": {"17": (ODD_D, "32")},
+    "backward": {"last": (LAST, "transposed"), "odd": (MIXED, "transposed")},
+    "window": {"none": (NO_WINDOW, "all"), "huge": (MANY, "all")},
+    "causal": {"no": (NO_MASK, "yes")},
+    "logits": {"randn": (SINK_LOGITS, "none"), "level": (SINK_LOGITS, "none")},
+    "x": {"last": (LAST, "dense"), "transposed": (MIXED, "dense"), "gapped": (GAPPED, "dense")},
+    "w": {"last": (LAST, "dense")}, "dy": {"last": (LAST, "dense")},
+}
+# The assignment's wrapper makes o by empty_like(q) and stores it with q's strides, which is right
+# only for a q without gaps.  A file that knows no other layouts gets one for q, k and v.
+ONE_LAYOUT = {"last": "transposed", "wide": "transposed", "odd": "dense"}
 
 
 def allowed(row: dict[str, str]) -> bool:
@@ -148,13 +168,13 @@ def rows(number: int) -> tuple[dict[str, str], ...]:
                      for row in csv.DictReader(file, delimiter="\t") if row["stage"] == str(number))
 
 
-def cases(stage: Stage, tiles: Iterable[int], marked: bool, logits: bool, seed: int) -> list[Case]:
+def cases(stage: Stage, tiles: Iterable[int], claimed: frozenset[str] | None, seed: int
+          ) -> list[Case]:
     """The cases of a stage's rows, and of those drawn from the seed; the cheapest come first.
 
-    tiles: the sizes that the file launches with.  marked: whether it has this course's step
-    markers.  logits: whether it takes sink_logits.
+    tiles: the sizes that the file launches with.  claimed: the kinds that it claims; None: all.
     """
-    made = [case_of(stage, row, tiles, marked, logits)
+    made = [case_of(stage, row, tiles, claimed)
             for row in (*rows(stage.number), *drawn(stage, seed))]
     return sorted({case.name: case for case in made}.values(), key=_cost)
 
@@ -168,8 +188,8 @@ def drawn(stage: Stage, seed: int | str, number: int = DRAWN) -> list[dict[str, 
     return found
 
 
-def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: bool, seed: int,
-          compiled: bool) -> list[Case]:
+def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], seed: int, compiled: bool
+          ) -> list[Case]:
     """Cases that look like the small example in which a step is wrong.
 
     They have its length, window and sinks; every other one has them moved, as far from the borders
@@ -189,7 +209,7 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: b
         row |= {name: str(said) for name, said in seen.items() if name in row}
         if "D" in row and (compiled or number // 2 % 2):  # wide tiles often have another shape
             row |= {"D": ("64", "128")[number // 2 % 2], "dtype": "float16"}
-        made.append(case_of(stage, row, tiles, logits=logits))
+        made.append(case_of(stage, row, tiles))
     return sorted({case.name: case for case in made}.values(), key=_cost)
 
 
@@ -228,11 +248,11 @@ def named(stage: Stage, name: str) -> Case | None:
     return made if made.name == name else None
 
 
-def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: bool = True,
-            logits: bool = True) -> Case:
+def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int],
+            claimed: frozenset[str] | None = None) -> Case:
     """A row as a case, with numbers in place of multiples of T."""
-    if not marked:
-        row = narrower(row, logits)
+    if claimed is not None:
+        row = narrower(row, claimed)
     own = sorted(set(tiles)) or [64]
     others = [size for size in (64, 128) if size not in own] or [own[-1]]
     tile = {"largest": own[-1], "smallest": own[0]}.get(row["tile"], others[-1])
@@ -264,22 +284,22 @@ def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: boo
     return Case(stage.number, "robust", by_contract=True, **fields)
 
 
-def narrower(row: dict[str, str], logits: bool) -> dict[str, str]:
-    """The row for a file without step markers: what the assignment asks, and no more."""
-    row = row | {name: NARROW[name].get(said, said) for name, said in row.items() if name in NARROW}
-    if "q" in row:
-        row |= {"k": row["q"], "v": row["q"]}
-    if "x" in row:  # no gradients, and contiguous rows
-        row |= {"x": "odd" if row["x"] == "odd" else "dense", "w": "odd" if row["w"] == "odd" else
-                "dense", "dy": "none"}
-    if "given" in row:
-        row["given"] = "none"
-    if "keys" in row:
-        row["backward"] = "none"  # stage 1: the assignment leaves its backward out
-    if "causal" in row and "keys" not in row:
-        row["causal"] = "yes"  # the assignment's stages 8 and 9 have no other mask
-    if "logits" in row and not logits:
-        row["logits"] = "none"
+def narrower(row: dict[str, str], claimed: frozenset[str]) -> dict[str, str]:
+    """The row for a file that claims no more kinds than these."""
+    row = dict(row)
+    stage_1 = "keys" in row
+    for name, classes in NARROW.items():
+        if name in row and not (stage_1 and name == "causal"):
+            kind, narrow = classes.get(row[name], ("", ""))
+            row[name] = narrow if kind and kind not in claimed else row[name]
+    if "q" in row and not {LAST, MIXED} <= claimed:
+        row |= dict.fromkeys("qkv", ONE_LAYOUT.get(row["q"], row["q"]))
+    if GRADIENTS not in claimed:
+        row |= {name: "none" for name in ("given", "dy") if name in row}
+    if stage_1 and not {GRADIENTS, LSE_GRADIENT} <= claimed:
+        row["backward"] = "none"
+    if stage_1 and row["family"] in FAR_OFF:  # in 16 bits the scores that the assignment's line
+        row |= {"dtype": "float32", "D": "64" if row["D"] in WIDE else row["D"]}  # rounds overflow
     return row
 
 

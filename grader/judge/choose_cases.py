@@ -5,10 +5,11 @@ from dataclasses import replace
 from grader.assignment import submission
 from grader.assignment.submission import Submission
 from grader.course import case_table, contract
-from grader.course.cases import Case
+from grader.course.cases import SINK_LOGITS, Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
 from grader.host.options import Options
+from grader.judge import claims
 from grader.judge.context import GradingContext
 from grader.judge.run_cases import run_apart
 
@@ -29,11 +30,10 @@ def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:
     """-> the cases that decide the outcome; the cases that are only reported."""
     stage, options = context.stage, context.options
     listed = case_table.listed(stage.number, options.device, options.bfloat16)
-    if not context.has_markers:
-        offered = context.file.parameters(stage.entry)
-        listed = [replace(case, group="beyond")
-                  if case.course and not (case.sink_logits and "sink_logits" in offered)
-                  else case for case in listed]
+    if not context.promises_all:
+        context.claimed = claims.from_text(stage, context.file)
+        listed = [replace(case, group="beyond") if case.course and not (
+            case.sink_logits and SINK_LOGITS in context.claimed) else case for case in listed]
     listed += [case for case in options.own if case.stage == stage.number]
     if options.case:
         named = [case for case in listed if case.name == options.case]

@@ -26,6 +26,7 @@ class GradingContext:
         self.stage, self.file, self.options = stage, file, options
         self.reporter, self.result = reporter, result
         self.step_checks: StepChecks | None = None
+        self.claimed: frozenset[str] | None = None  # judge/claims.py; None: all
         self.under_way: list[concurrent.futures.Future] = []  # running beside the cases
         self.stack = contextlib.ExitStack()
 
@@ -39,6 +40,12 @@ class GradingContext:
     def has_markers(self) -> bool:
         """Whether the file has this course's step markers, even damaged ones."""
         return bool(self.file.steps or damaged(self.file))
+
+    @property
+    def promises_all(self) -> bool:
+        """Whether the file promises all that this course asks, which its markers say; what another
+        file claims is in self.claimed."""
+        return self.has_markers
 
     @property
     def runs_every_case(self) -> bool:
@@ -69,7 +76,8 @@ class GradingContext:
         return future
 
     def all_right(self) -> bool:
-        return all(check.stands or check.outcome == "needless work" for check in self.result.checks)
+        return all(check.stands or check.outcome == "needless work" for check in self.result.checks
+                   if check.group != "beyond")
 
     def show_steps(self) -> None:
         """Wait for the step checks and show them, unless they were shown already."""

@@ -13,6 +13,7 @@ from grader.host import worker_pool
 from grader.host.clock import Clock
 from grader.host.options import Imports, Options
 from grader.judge import (
+    claims,
     compile_check,
     extra_cases,
     interpreter_check,
@@ -94,10 +95,14 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         alive = run.session is not None and not run.session.gone
         return alive and context.all_right()
 
+    promised = [case for case in informational if case.course]
+    if is_right():
+        extra_cases.run_claimed(context, run, promised)
     if is_right():
         extra_cases.run_at_tile_borders(context, run)
     if is_right():
         tuning.run_configurations(context, run, cases)
+    claims.note_rounding(context)
     compile_check.finish(context, compiling)
     replay_check.replay_some(context, replaying, run.right)
     record_check.record_blanks(context)
@@ -112,4 +117,5 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     profiling.profile_stage(context, run.session if is_right() else None)
     record_check.report_rejections(context)
     if is_right():
-        extra_cases.run_informational(context, run, informational)
+        extra_cases.run_informational(
+            context, run, [case for case in informational if case not in promised])

@@ -87,6 +87,7 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
         return check
     other = other_numbers(case, options.seed)
     unwatched = one.refilled if context.stage.needs_triton else None
+    given = not context.promises_all
     try:
         got = _answers(context, workers, other, one)
     except SubmissionError as error:
@@ -97,11 +98,11 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
         return excused(not_repeated(check, error), error, options.device)
     with judging():
         try:
-            check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
+            check, doubtful = judge_repeated(check, other, got, options.device, unwatched, given)
         except torch.OutOfMemoryError as error:  # another grading may hold the memory for a moment
             torch.cuda.empty_cache()
             device_memory.comes_back(str(error), options.clock)
-            check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
+            check, doubtful = judge_repeated(check, other, got, options.device, unwatched, given)
     if check.outcome == "pass":
         return check
     check = replace(check, seed=other.seed)
@@ -138,14 +139,15 @@ def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> C
 
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
-                   unwatched: dict[str, torch.Tensor] | None = None) -> tuple[Check, bool]:
+                   unwatched: dict[str, torch.Tensor] | None = None, as_given: bool = False
+                   ) -> tuple[Check, bool]:
     """Judge what a right call's trace gives on other numbers.
 
     got: outputs and "d_q" gradients of the trace, in a clean process, on other's inputs.
     unwatched: outputs of the submission on the same inputs, in a call that was not recorded.
     -> the check; whether it is a rejection that the file's own answer must still confirm.
     """
-    exact = answer(other, device)
+    exact = answer(other, device, as_given=as_given)
     verdicts = {name: exact.judge(name, x) for name, x in got.items()}
     wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
     if wrong and all(verdicts[name].times <= BARELY for name in wrong):

@@ -33,9 +33,10 @@ def judging():
             torch.cuda.empty_cache()
 
 
-def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, device: str) -> Check:
+def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, device: str,
+                as_given: bool = False) -> Check:
     """judge(), and what needs the file: kernels that are not in it, and races between programs."""
-    check, case = judge(stage, built, reply, device), built.case
+    check, case = judge(stage, built, reply, device, as_given), built.case
     if check.outcome == "pass" and _by_means(case) and (
             foreign := foreign_texts(file.source, reply.trace.texts)):
         check = check.fail(
@@ -52,11 +53,11 @@ def _by_means(case) -> bool:
 
 
 @judging()
-def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
+def judge(stage: Stage, built: Built, reply: Reply, device: str, as_given: bool = False) -> Check:
     """Judge every tensor of a reply.  The truth is computed here, after the outputs have
-    arrived."""
+    arrived.  as_given: see correctness.answer()."""
     case = built.case
-    exact = answer(built, device)
+    exact = answer(built, device, as_given=as_given)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding, errors = _first_wrong(case, exact, got)
@@ -68,7 +69,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     for id, what, *seen, advice in _side_effects(stage, built, reply, exact):
         return check.fail("wrong", what, *seen, advice=advice, id=id)
     if reply.refilled is not None:
-        fresh = answer(built, device, refilled=True)
+        fresh = answer(built, device, refilled=True, as_given=as_given)
         finding, errors = _first_wrong(case, fresh, list(reply.refilled.items()), errors)
         check = replace(check, errors=errors)
         if finding and _is_stale(exact, reply):

@@ -34,7 +34,7 @@ def is_counted(context: GradingContext) -> bool:
     """Whether this file is checked; in stage 1 only the course's own steps say what to skip."""
     stage = context.stage
     return context.runs_every_case and bool(stage.loop_steps) and (
-        stage.needs_triton or context.has_markers)
+        stage.needs_triton or context.promises_all)
 
 
 def count(context: GradingContext, session: Session,
@@ -93,7 +93,7 @@ def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
         return check
     keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
     keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
-    return check.fail("needless work", *lines, look_at=look_at(stage, steps[0]), advice=(
+    return check.fail("needless work", *lines, look_at=look_at(stage, steps[0]), steps=(steps[0],), advice=(
         f"query i sees keys {keys}: skip every tile in which no query sees a key."))
 
 

@@ -181,6 +181,7 @@ class StageResult:
     detail: str = ""
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
     earned: list[str] = field(default_factory=list)  # groups of cases whose points were earned
+    remarks: list[str] = field(default_factory=list)  # what was asked of it; no points
     pictures: list = field(default_factory=list)  # of grader/page/pictures.py, for --page
 
     @property
@@ -211,7 +212,8 @@ class StageResult:
     @property
     def quickest(self) -> str:
         """The name of the wrong case that is quickest to run again, or "" """
-        wrong = [check for check in self.checks if check.again.endswith(f" --case {check.name}")]
+        wrong = [check for check in self.checks if check.group != "beyond"
+                 and check.again.endswith(f" --case {check.name}")]
         return min(wrong, key=lambda check: check.seconds).name if wrong else ""
 
     @property
@@ -297,7 +299,7 @@ def _stage(result: StageResult) -> dict:
     return {"stage": result.stage, "title": result.title, "outcome": result.outcome,
             "points": result.points, "max_points": result.max_points, "earned": result.earned,
             "sha256": result.sha256, "seconds": round(result.seconds, 3),
-            "message": result.sentence,
+            "message": result.sentence, "remarks": result.remarks,
             "detail": result.detail, "confined": list(result.confined),
             "steps": _steps(result), "checks": [_check(check) for check in result.checks],
             "benchmark": _finite(result.benchmark)}

@@ -199,9 +199,12 @@ class Reporter:
             return
         if self.printed and not self.brief:
             self._line("     What the file printed in passing cases is shown with --verbose.")
-        beyond = [check for check in result.checks if check.group == "beyond"]
+        beyond = [check for check in result.checks if check.group == "beyond" and check.asks]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
+        for remark in result.remarks:
+            self._line(textwrap.fill(remark, WIDTH - 5, initial_indent="     ",
+                                     subsequent_indent="     "))
         if not self.lit:
             self._red_steps(result.steps)
         if said := result.passed_with_red:

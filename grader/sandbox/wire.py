@@ -43,6 +43,7 @@ OBSERVED = (
     "not-on-the-gpu", "name-not-defined", "out-of-shared-memory", "out-of-memory",
     "outside-its-tensors", "input-refused", "does-not-compile", "python-in-a-kernel", "timeout",
 )
+CUT_OFF = "one cut off from autograd (no grad_fn)"  # said of an output that has no gradient
 # Operations that return fresh memory.  It is often zero, which looks like a result, so it is filled
 # with a NaN of these bits.  In 16 bits nothing else has them, because results are rounded from 32
 # bits and lose the low ones.  In 32 bits a CPU's arithmetic may pass them on.

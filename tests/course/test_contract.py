@@ -13,8 +13,8 @@ from grader.course.stages import STAGES
 TILES = {16, 64}
 
 
-def cases(number: int, marked: bool = True, logits: bool = True, seed: int = 0):
-    return contract.cases(STAGES[number], TILES, marked, logits, seed)
+def cases(number: int, claimed: frozenset[str] | None = None, seed: int = 0):
+    return contract.cases(STAGES[number], TILES, claimed, seed)
 
 
 def test_the_table_is_what_the_tool_makes_of_the_classes():
@@ -61,9 +61,10 @@ def test_every_pair_that_may_meet_is_in_a_row(number):
 
 
 @pytest.mark.parametrize("number", STAGES)
-def test_a_file_without_markers_is_asked_what_the_assignment_promises_alone(number):
+def test_a_file_that_claims_nothing_is_asked_what_the_assignment_promises_alone(number):
     stage = STAGES[number]
-    asked = {case for seed in range(50) for case in cases(number, False, False, seed)}
+    asked = {case for seed in range(50) for case in cases(number, frozenset(), seed)}
+    assert not any(case.kinds for case in asked)
     asked |= {case for device in ("cpu", "cuda")
               for case in case_table.listed(number, device, device == "cuda")
               if case.group != "beyond" and not case.course}
@@ -81,6 +82,28 @@ def test_a_file_without_markers_is_asked_what_the_assignment_promises_alone(numb
         if stage.differentiates:
             assert case.dout in ("dense", "transposed", "expanded", "shared", "large", "loud")
             assert case.is_causal and call.between[1]["is_causal"]  # which the wrapper asserts
+
+
+def all_kinds(number: int) -> frozenset[str]:
+    asked = [*case_table.listed(number, "cpu", False), *cases(number)]
+    return frozenset().union(*(case.kinds for case in asked))
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_a_file_that_claims_every_kind_is_asked_as_one_with_markers(number):
+    every = all_kinds(number)
+    for row in contract.rows(number):
+        case = contract.case_of(STAGES[number], row, TILES, every)
+        if number != 1 or row["family"] not in contract.FAR_OFF:
+            assert case == contract.case_of(STAGES[number], row, TILES)
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_each_kind_is_asked_only_where_it_is_claimed(number):
+    every = all_kinds(number)
+    for kind in every:
+        without = {case for seed in range(5) for case in cases(number, every - {kind}, seed)}
+        assert not any(kind in case.kinds for case in without), kind
 
 
 def as_sent(call, name: str) -> torch.Tensor:
@@ -122,12 +145,12 @@ def test_two_further_cases_hang_on_the_seed_alone():
 
 def test_the_example_of_a_red_step_is_moved_to_the_borders_of_the_file():
     example = {"N": 97, "window_size": 20, "sink_size": 5, "BLOCK_N": 16, "BLOCK_M": 32}
-    made = contract.aimed(STAGES[9], example, {64}, False, 3, compiled=False)
+    made = contract.aimed(STAGES[9], example, {64}, 3, compiled=False)
     assert 10 < len(made) <= contract.AIMED
     causal = {(case.N, case.window, case.sinks) for case in made if case.is_causal}
     assert {(97, 20, 5), (257, 68, 5)} <= causal <= {(97, 20, 5), (257, 68, 5), (513, 132, 5)}
     assert len({case.D for case in made}) > 2
-    compiled = contract.aimed(STAGES[9], example, {64}, False, 3, compiled=True)
+    compiled = contract.aimed(STAGES[9], example, {64}, 3, compiled=True)
     assert {case.D for case in compiled} == {64, 128}
     for case in made:
         assert contract.named(STAGES[9], case.name) == case
@@ -135,7 +158,7 @@ def test_the_example_of_a_red_step_is_moved_to_the_borders_of_the_file():
 
 @pytest.mark.parametrize("number", STAGES)
 def test_an_example_without_borders_gives_cases_too(number):
-    made = contract.aimed(STAGES[number], {}, (), False, 3, compiled=False)
+    made = contract.aimed(STAGES[number], {}, (), 3, compiled=False)
     assert made and all(case.by_contract for case in made)
 
 

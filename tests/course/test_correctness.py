@@ -51,7 +51,7 @@ def _share(number, built, answer, switches) -> float:
 def test_honest_variants_stay_well_inside_the_limits(number, seed):
     on_a_gpu = [case for case in listed(number, "cuda", True)
                 if case.N <= 520 and case.n_keys <= 2000 and case.layout != "far"]
-    rows = contract.cases(STAGES[number], {32, 64}, marked=True, logits=True, seed=0)
+    rows = contract.cases(STAGES[number], {32, 64}, None, seed=0)
     for case in {case.name: case for case in (*small_cases(number), *on_a_gpu, *rows)}.values():
         built = inputs.build(case, seed)
         answer = correctness.answer(built, "cpu")
@@ -114,7 +114,7 @@ def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family)
 
 @pytest.mark.parametrize("number", [8, 9])
 def test_a_kernel_may_scale_ds_before_it_is_rounded_in_steps_of_float16(number):
-    for case in contract.cases(STAGES[number], {32}, marked=True, logits=True, seed=0):
+    for case in contract.cases(STAGES[number], {32}, None, seed=0):
         if case.family != "falling":  # all keys but the first weigh less than 2^-14
             continue
         for seed in range(12):

@@ -318,11 +318,11 @@ def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path)
     assert ("No kernel was launched yet" in said.getvalue()) == (outcome == "not_started")
 
 
-def test_what_is_beyond_the_assignment_decides_nothing(graded):
-    result = graded(spoiled(lambda call: call.inputs["q"].shape[3] == 40))
+def test_a_layout_that_a_file_without_markers_does_not_know_decides_nothing(graded):
+    result = graded(spoiled(lambda call: call.inputs["q"].stride[3] == 2))
     assert (result.outcome, result.points) == ("pass", 200)
-    missed = [check for check in result.checks if check.outcome != "pass"]
-    assert [(check.group, check.asks) for check in missed] == [("beyond", "D = 40")]
+    assert {(c.group, c.outcome) for c in result.checks if "-last" in c.name} == {
+        ("beyond", "wrong")}
 
 
 def test_a_stage_whose_cases_are_all_skipped_is_skipped_for_their_reason(graded):
@@ -352,13 +352,29 @@ def test_inputs_that_the_driver_cannot_lay_out_are_no_case(graded):
     assert result.checks and all(check.outcome == "pass" for check in result.checks)
 
 
-def test_what_the_course_alone_promises_is_beyond_for_a_file_without_its_markers(graded):
+def is_odd(call):
+    return call.inputs["q"].shape[3] == 40
+
+
+@pytest.mark.parametrize("session, group, outcome, points", [
+    (Honest, "robust", "pass", 200),
+    (failing("crashed", False, is_odd), "beyond", "pass", 200),
+    (failing("timeout", True, is_odd), "beyond", "pass", 200),
+    (spoiled(is_odd), "robust", "wrong", 140)])
+def test_what_the_course_alone_promises_decides_where_a_file_without_markers_answers(
+        graded, session, group, outcome, points):
+    result = graded(session)
+    odd, = (check for check in result.checks if "-D40-" in check.name)
+    assert (odd.group, result.outcome, result.points) == (group, outcome, points)
+    assert odd.name.startswith("beyond/") and result.remarks[0].startswith("Without step markers")
+
+
+def test_markers_promise_all_of_the_course_even_damaged_ones(graded):
     marked = "\n".join(["# BEGIN SOLUTION 1.1", "x = 1", "# END SOLUTION 1.1", ""])
-    damaged = marked.replace("# END SOLUTION 1.1", "")  # which is no way to be asked less
-    for source, group in ((PLAIN, "beyond"), (PLAIN + marked, "robust"),
-                          (PLAIN + damaged, "robust")):
-        groups = {c.group for c in graded(Honest, source).checks if c.asks == "gradients"}
-        assert groups == {group}
+    damaged = marked.replace("# END SOLUTION 1.1", "")
+    for source in (PLAIN + marked, PLAIN + damaged):
+        result = graded(failing("crashed", False, is_odd), source)
+        assert (result.outcome, result.points, result.remarks) == ("crashed", 140, [])
 
 
 def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
@@ -515,11 +531,11 @@ def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):
 def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, monkeypatch):
     right, failed = run_cases.judge_reply, set()
 
-    def judge(stage, file, built, reply, device):
+    def judge(stage, file, built, reply, device, as_given):
         if built.case.name not in failed:
             failed.add(built.case.name)
             raise torch.OutOfMemoryError
-        return right(stage, file, built, reply, device)
+        return right(stage, file, built, reply, device, as_given)
 
     monkeypatch.setattr(run_cases, "judge_reply", judge)
     result = graded(Honest)

@@ -20,7 +20,7 @@ import torch
 
 from ..kernels import bounds, compile_only, hooks, interpreter_speedups, pretend_gpu, races
 from ..replay import launches, replay
-from ..wire import DTYPES, Channel, raw_bytes
+from ..wire import CUT_OFF, DTYPES, Channel, raw_bytes
 from . import crashes, profiling, recorder, run_step
 from .accesses import Accesses
 from .gaps import gathered, spread
@@ -393,8 +393,7 @@ class Server:
             if spec["name"] in upstream:
                 if not output.requires_grad:
                     raise Failure("wrong", f"{spec['name']}: want an output with a gradient; got "
-                                           "one cut off from autograd (no grad_fn)",
-                                  "gradient-missing")
+                                           f"{CUT_OFF}", "gradient-missing")
                 pairs.append((output, upstream[spec["name"]]))
         wanted = [inputs[name] for name in request["grads"]]
         # What torch.autograd.grad does, without its checks, which import sympy for 0.5 to 2 s.

@@ -1,0 +1,100 @@
+"""Decides what is asked of a file without this course's step markers: what it answers.
+
+Such a file may have been written for the original assignment, which asks less.  What only this
+course promises (Case.kinds) is tried on it all the same.  An answer claims that kind of input, and
+then counts, right or wrong.  A refusal, which is an error that the file raises or a size that does
+not compile, claims nothing and costs nothing.
+"""
+
+import ast
+from collections.abc import Mapping
+
+from grader.assignment.submission import Submission
+from grader.assignment.template import is_blank
+from grader.course.cases import GRADIENTS, LAYOUT_KINDS, SINK_LOGITS, SIZE_KINDS, Case
+from grader.course.stages import Stage
+from grader.judge.context import GradingContext
+from grader.report.results import Check
+from grader.sandbox.wire import CUT_OFF
+
+NOT_COMPILED = {"does-not-compile", "arange-not-a-power-of-two", "dot-too-small", "not-constexpr",
+                "out-of-shared-memory"}
+WRONG_ACCESS = {"race", "out-of-bounds-read", "out-of-bounds-write", "outside-its-tensors"}
+
+
+def from_text(stage: Stage, file: Submission) -> frozenset[str]:
+    """The kinds that the text of a file claims."""
+    said = {SINK_LOGITS: "sink_logits" in file.parameters(stage.entry),
+            GRADIENTS: _has_backward(file)}
+    return frozenset(kind for kind, is_said in said.items() if is_said)
+
+
+def from_answers(checks: Mapping[Case, Check]) -> frozenset[str]:
+    """The kinds that a file's answers claim."""
+    return frozenset().union(*(case.kinds for case, check in checks.items()
+                               if _has_answered(case, check)))
+
+
+def decides(file: Submission, case: Case, check: Check, claimed: frozenset[str]) -> bool:
+    """Whether a check of such a case counts.  claimed: the kinds that the file claims."""
+    if check.outcome in ("timeout", "skipped", "grader_fault"):
+        return False
+    if check.outcome == "pass" or check.errors:
+        return _has_answered(case, check)
+    if (check.diagnosis or {}).get("id") in WRONG_ACCESS:
+        return case.kinds & LAYOUT_KINDS <= claimed
+    return case.kinds <= claimed and not _refuses(file, case, check)
+
+
+def in_words(checks: Mapping[Case, Check], claimed: frozenset[str]) -> str:
+    """What was asked of a file without markers, and what was not."""
+    asked = sorted(frozenset().union(*(case.kinds for case in checks)))
+    counts = ", ".join(kind for kind in asked if kind in claimed)
+    others = ", ".join(kind for kind in asked if kind not in claimed)
+    said = "Without step markers, a file is tested on what it accepts"
+    said += f": here also {counts}." if counts else "."
+    return said + f" Not tested, because it has none of it or refuses it: {others}." * bool(others)
+
+
+def note_rounding(context: GradingContext) -> None:
+    """Remark on answers that are right only because the original assignment gives lines that round
+    (correctness.answer)."""
+    count = sum(any(error.get("excused") for error in check.errors.values())
+                for check in context.result.checks)
+    if count:
+        what = "products" if context.stage.sums_rows else "scores or sums"
+        context.result.remarks.append(
+            f"{count} test{'s pass' if count > 1 else ' passes'} only because {what} may be "
+            "rounded to 16 bits, as in a line that the original assignment gives.")
+
+
+def _has_answered(case: Case, check: Check) -> bool:
+    """Whether the check holds numbers.  Where the layout is what is asked, a wrong output says that
+    the file does not know such layouts."""
+    forward = [error for name, error in check.errors.items() if not name.startswith("d_")]
+    return check.outcome == "pass" or bool(check.errors) and (
+        not case.kinds & LAYOUT_KINDS or all(
+            error["fro"] <= error["fro_limit"] and error["row"] <= error["row_limit"]
+            for error in forward))
+
+
+def _refuses(file: Submission, case: Case, check: Check) -> bool:
+    """Whether the file refused the call: by a raise or an assert, before it got to the file, with
+    an output that has no gradient, or because such a size does not compile."""
+    id = (check.diagnosis or {}).get("id")
+    if CUT_OFF in check.what or id in NOT_COMPILED and case.kinds & SIZE_KINDS:
+        return True
+    line = check.where.rpartition(":")[2]
+    if not line.isdigit():
+        return check.outcome == "crashed"
+    return any(isinstance(node, ast.Raise | ast.Assert)
+               and node.lineno <= int(line) <= node.end_lineno
+               for node in ast.walk(file.tree))
+
+
+def _has_backward(file: Submission) -> bool:
+    """Whether a method called backward does more than raise."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == "backward"
+               and not all(is_blank(statement) or isinstance(statement, ast.Raise)
+                           for statement in node.body)
+               for node in ast.walk(file.tree))

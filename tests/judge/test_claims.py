@@ -1,0 +1,96 @@
+"""What a file without step markers claims: by an answer, never by its comments."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+from grader.assignment.submission import Submission
+from grader.course.cases import GRADIENTS, LAST, ODD_D, SINK_LOGITS, SMALL_D, Case
+from grader.course.stages import STAGES
+from grader.judge import claims
+from grader.report.results import Check
+from grader.sandbox.wire import CUT_OFF
+
+TEXT = '''
+def flash_attention_forward(q, k, v):
+    if q.shape[3] > 64:
+        raise NotImplementedError("D")
+    assert q.is_contiguous()
+    return q + k
+'''
+RAISES, CRASHES = 4, 6  # lines
+FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for size in (0.5, 2.0))
+ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
+
+
+def file(text: str = TEXT) -> Submission:
+    return Submission(Path("problem_3.py"), text.encode(), "", tree=ast.parse(text))
+
+
+def check(outcome: str, errors: dict | None = None, line: int | None = None, id: str = "",
+          what: str = "no.") -> Check:
+    where = "" if line is None else f"problem_3.py:{line}"
+    return Check("beyond/x", "beyond", outcome, errors=errors or {}, what=what, where=where,
+                 diagnosis={"id": id} if id else None)
+
+
+@pytest.mark.parametrize("case, seen, claimed, decides", [
+    (ODD, check("wrong", {"o": OFF}), (), True),
+    (ODD, check("pass", {"o": FITS}), (), True),
+    (ODD, check("crashed", line=RAISES), (), False),
+    (ODD, check("crashed", line=RAISES), (ODD_D,), False),  # of one size only, say
+    (ODD, check("crashed", line=CRASHES), (), False),
+    (ODD, check("crashed", line=CRASHES), (ODD_D,), True),
+    (ODD, check("crashed", line=CRASHES, id="does-not-compile"), (ODD_D,), False),
+    (ODD, check("crashed"), (ODD_D,), False),  # never got into the file
+    (ODD, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), True),
+    (ODD, check("timeout"), (ODD_D,), False),
+    (STRIDED, check("wrong", {"o": OFF}), (), False),
+    (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), False),
+    (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (LAST,), True),
+    (STRIDED, check("wrong", {"o": FITS, "d_q": OFF}), (), True)])
+def test_wrong_numbers_decide_a_refusal_does_not(case, seen, claimed, decides):
+    assert claims.decides(file(), case, seen, frozenset(claimed)) == decides
+
+
+@pytest.mark.parametrize("seen, decides", [
+    (check("wrong", what="dk: want a gradient; got None from backward"), True),
+    (check("wrong", what=f"o: want an output with a gradient; got {CUT_OFF}"), False),
+    (check("crashed", line=CRASHES, id="does-not-compile"), True)])
+def test_a_gradient_that_is_none_is_wrong_where_gradients_are_claimed(seen, decides):
+    case = Case(3, "beyond", 40, grads=("k",))
+    assert claims.decides(file(), case, seen, case.kinds) == decides
+    assert not claims.decides(file(), case, seen, frozenset())
+
+
+@pytest.mark.parametrize("body, claimed", [
+    ("raise NotImplementedError", False), ('"""later"""\n        raise RuntimeError("no")', False),
+    ("return do", True), ("q, = ctx.saved_tensors\n        raise ValueError", True)])
+def test_a_backward_claims_gradients_unless_it_only_raises(body, claimed):
+    text = f"class F:\n    def backward(ctx, do):\n        {body}\n"
+    assert claims.from_text(STAGES[3], file(text)) == ({GRADIENTS} if claimed else set())
+
+
+def test_the_signature_claims_sink_logits():
+    text = "def flash_swda_with_sink(q, k, v, window_size, *, sink_logits=None): pass\n"
+    assert claims.from_text(STAGES[9], file(text)) == {SINK_LOGITS}
+
+
+def test_an_answer_claims_its_kind_and_the_report_says_which():
+    checks = {ODD: check("wrong", {"o": OFF}), STRIDED: check("wrong", {"o": OFF}),
+              Case(3, "beyond", 40, 8): check("crashed", line=RAISES)}
+    claimed = claims.from_answers(checks)
+    assert claimed == {ODD_D}
+    said = claims.in_words(checks, claimed)
+    assert f"here also {ODD_D}." in said and said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
+
+
+def test_every_case_of_the_course_alone_is_of_a_kind():
+    from grader.course import case_table
+
+    for number in STAGES:
+        for case in case_table.listed(number, "cpu", False):
+            assert bool(case.kinds) == case.course, case.name
+            assert case.dtype != torch.float64
