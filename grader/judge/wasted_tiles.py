@@ -93,8 +93,9 @@ def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
         return check
     keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
     keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
-    return check.fail("needless work", *lines, look_at=look_at(stage, steps[0]), steps=(steps[0],), advice=(
-        f"query i sees keys {keys}: skip every tile in which no query sees a key."))
+    return check.fail(
+        "needless work", *lines, look_at=look_at(stage, steps[0]), steps=(steps[0],),
+        advice=f"query i sees keys {keys}: skip every tile in which no query sees a key.")
 
 
 def _near(seen: torch.Tensor, reach: int) -> torch.Tensor:

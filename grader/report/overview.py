@@ -108,11 +108,11 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
 
 def after_run(results: list[StageResult], everything: list[int], directory: Path, quick: bool,
               one_case: bool) -> str:
-    """What to do after a run: the first stage that did not pass, or the one after the last."""
-    failed = [result for result in results if result.outcome != "pass"]
-    begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
-    if failed:
-        first = (begun or failed)[0]
+    """What to do after a run: the first stage with something to fix, or the one after the last."""
+    to_fix = [result for result in results if result.outcome != "pass" or result.doubtful]
+    begun = [result for result in to_fix if result.outcome not in ("not_started", "missing")]
+    if to_fix:
+        first = (begun or to_fix)[0]
         if first.quickest and not first.to_fix:
             return begin(first.stage, directory, f" --case {first.quickest}", "fix the file")
         return begin(first.stage, directory, " --quick" * quick, first.to_fix)
@@ -125,7 +125,9 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     if short is None:
         return next_one
     missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
-    return f"{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
+    steps = [id for check in short.checks if check.outcome == "needless work" for id in check.steps]
+    look = f"look at step {steps[0]}, then " if steps else ""
+    return f"{look}{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
 
 
 def written(directory: Path) -> str:

@@ -190,6 +190,12 @@ class StageResult:
         return [step["id"] for step in self.steps if step["light"] == "wrong"]
 
     @property
+    def doubtful(self) -> bool:
+        """Whether a step is red and no case shows it, but not all points were earned: some cases
+        did not run, or tiles are wasted."""
+        return bool(self.red) and self.outcome == "pass" and self.points < self.max_points
+
+    @property
     def passed_with_red(self) -> str:
         """What to say about red steps if the cases pass; that they cost no points is said only if
         all cases ran."""

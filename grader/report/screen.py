@@ -21,6 +21,7 @@ WIDTH = 100  # or that of a narrower terminal
 DETAIL_LINES = 24  # of a traceback, or of the submission's output
 MARKS = {"pass": "✅", "skipped": "➖", "not_started": "➖", "grader_fault": "⚠️"}
 FAIL = "❌"
+RED = "✗  "  # as wide as a mark: what passes though a step is red, and not with all points
 WORDS = {
     "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
@@ -207,14 +208,17 @@ class Reporter:
                                      subsequent_indent="     "))
         if not self.lit:
             self._red_steps(result.steps)
-        if said := result.passed_with_red:
+        if (said := result.passed_with_red) and not result.doubtful:
             self._line(f"     {said}")
         for step in result.steps if not (result.red or self.brief) else ():
             if step["light"] == "right" and step["text"]:
                 self._line(f"     step {step['id']}: {step['text']}")
         outcome = ("not_started" if result.waits else result.outcome) if result.sentence else ""
         said = f". {result.sentence[:1].upper()}{result.sentence[1:]}" * bool(outcome)
-        self._line(f"{_mark(outcome)} " * bool(outcome)
+        mark = f"{_mark(outcome)} " * bool(outcome)
+        if result.doubtful:
+            mark, outcome = RED, "wrong"
+        self._line(mark
                    + f"P{stage.number}: {self._outcome_words(result)}, {_points(result)} points, "
                    f"{result.seconds:.1f} s"
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None)
@@ -267,13 +271,15 @@ class Reporter:
             self._line("")
             self._line(self._paint("--- Summary ---", "1"), wrap=False)
             for result in run.stages:
-                mark = _mark(result.outcome)
+                mark, colour = f"{_mark(result.outcome)} ", _colour(result.outcome)
                 said = result.outcome.replace("_", " ")
-                if result.outcome not in ("pass", "not_started") and result.steps_right:
+                if result.doubtful:
+                    mark, colour, said = RED, _colour("wrong"), result.steps_right
+                elif result.outcome not in ("pass", "not_started") and result.steps_right:
                     said += f", {result.steps_right}"
-                row = (f"{mark} P{result.stage} {result.title:<31} {said:<29} "
+                row = (f"{mark}P{result.stage} {result.title:<31} {said:<29} "
                        f"{_points(result):>11}")
-                self._line(self._paint(row, _colour(result.outcome)), wrap=False)
+                self._line(self._paint(row, colour), wrap=False)
             total = sum(result.points for result in run.stages)
             full = sum(result.max_points for result in run.stages)
             self._line(f"Total: {total:g} of {full} points on {run.device}, seed {run.seed}")
@@ -306,6 +312,12 @@ class Reporter:
             return result.outcome.replace("_", " ")
         counts = collections.Counter(check.outcome for check in checks)
         words = [f"{counts.pop('pass', 0)} of {len(checks)} passed"]
+        if result.doubtful:
+            if {check.group for check in checks} == {"standard"} and len(checks) > 1:
+                words = ["standard tests pass"]
+            several = len(result.red) > 1
+            words[0] += (f"; step{'s' * several} {', '.join(result.red)} "
+                         f"{'are' if several else 'is'} wrong")
         if [*counts] != [result.outcome] or result.outcome == "skipped":  # else all that failed
             words += [f"{n} {outcome}" for outcome, n in counts.items()]
         return ", ".join(words)

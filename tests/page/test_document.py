@@ -88,6 +88,15 @@ def test_a_red_step_shows_its_line_its_numbers_its_mistake_and_its_rule(tmp_path
     assert text.index("<b>got</b> l_i") > text.index("It was run on its own, with queries 32-47.")
 
 
+@pytest.mark.parametrize("points, green", [(50, True), (35, False)])
+def test_beside_a_red_step_the_outcome_is_green_only_where_all_points_were_earned(tmp_path, points,
+                                                                                green):
+    text = document([shown(tmp_path, [STEP], outcome="pass", points=points, max_points=50)])
+    assert ('class="chip good">passed' in text) == green
+    assert ('class="chip bad">not right yet' in text) == (not green)
+
+
+
 def test_a_red_page_opens_only_the_pictures_that_show_a_mistake(tmp_path):
     drawn = [pictures.Picture("The mask", "All weights are right.", ()),
              pictures.Picture("The loop over tiles", "Look at the 2×.", (), (), True)]

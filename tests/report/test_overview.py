@@ -148,6 +148,28 @@ def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step(
     assert said == "python autograder.py --step 4.8   (it is red)"
 
 
+@pytest.mark.parametrize("quick, points", [(True, 70), (False, 90)])
+def test_the_first_stage_with_a_red_step_and_points_missing_comes_before_later_ones_that_fail(
+        tmp_path, monkeypatch, quick, points):
+    monkeypatch.chdir(tmp_path)
+    red = [{"id": "4.2", "light": "wrong"}, {"id": "4.8", "light": "wrong"}]
+    results = [StageResult(3, "", 200, "pass", 140),
+               StageResult(4, "", 100, "pass", points, steps=red),
+               StageResult(5, "", 100, "wrong", steps=[{"id": "5.1", "light": "wrong"}])]
+    said = overview.after_run(results, [3, 4, 5], Path("."), quick, False)
+    assert said.startswith("fix step 4.2, then python autograder.py --p4 --")
+    said = overview.after_run(results[:2], [3, 4, 5], Path("."), quick, False)
+    assert said.startswith("fix step 4.2, then python autograder.py --p4 --")
+
+
+def test_where_tiles_are_wasted_the_step_to_look_at_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wasted = Check("needless-work", "walk", "needless work", steps=("4.2",))
+    results = [StageResult(4, "", 100, "pass", 90, checks=[wasted])]
+    assert overview.after_run(results, [4, 5], Path("."), False, False).startswith(
+        "look at step 4.2, then python autograder.py --p4   (10 of 100 points are missing)\n")
+
+
 def test_the_name_of_a_folder_does_not_command_the_terminal():
     shown = overview.command(2, Path("eve\x1b[2J"))
     assert shown == "python autograder.py --p2 --submission 'eve\\x1b[2J'"

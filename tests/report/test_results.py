@@ -29,7 +29,7 @@ def test_the_file_has_the_published_fields(tmp_path):
     assert {"stage", "title", "outcome", "points", "max_points", "earned", "sha256", "seconds",
             "checks", "benchmark"} <= set(stage)
     assert set(stage["checks"][0]) == {"name", "group", "outcome", "errors", "where", "diagnosis",
-                                       "message"}
+                                       "message", "not_checked"}
     assert stage["checks"][0]["message"] == "o differs\ntry: this"
 
 

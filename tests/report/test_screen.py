@@ -346,10 +346,36 @@ def test_a_raise_that_is_left_behind_a_solution_is_to_be_deleted():
 
 
 def test_a_stage_that_passes_with_a_red_step_says_so():
-    text = with_red_steps(check("pass"), outcome="pass")
-    assert "Passed!" in text and "✗ step 3.4: " in text
-    assert "All tests that ran pass, but this step does not do what its comment asks.\nP3: 1 of" \
-        in text
+    reporter = Reporter(stream := io.StringIO())
+    reporter.show_steps(STAGES[3], RED)
+    reporter.stage_ends(STAGES[3], replace(PASSED, steps=RED))
+    assert "All tests pass, but this step does not do what its comment asks." in stream.getvalue()
+
+
+QUICK = StageResult(3, "x", 200, "pass", 140, checks=[check("pass"), check("pass")],
+                    sentence="standard cases only (--quick).")
+WASTED = StageResult(3, "x", 200, "pass", 180, checks=[
+    check("pass"), Check("needless-work", "walk", "needless work")])
+
+
+@pytest.mark.parametrize("result, said", [
+    (QUICK, "✗  P3: standard tests pass; step 3.4 is wrong, 140 of 200 points"),
+    (WASTED, "✗  P3: 1 of 2 passed; step 3.4 is wrong, 1 needless work, 180 of 200 points")])
+def test_where_not_all_points_are_earned_a_red_step_stands_beside_no_tick(result, said):
+    red = [*RED[:1], {"id": "3.1", "light": "right", "mistake": None, "text": ""}]
+    Reporter(stream := io.StringIO()).stage_ends(STAGES[3], replace(result, steps=red))
+    assert f"\n{said}, 0.0 s" in stream.getvalue()
+    assert "✅" not in stream.getvalue() and "All tests" not in stream.getvalue()
+    text = summary(PASSED, replace(result, steps=red))
+    row = next(line for line in text.splitlines() if "of 200" in line and "1 of 2 steps" in line)
+    assert row.startswith("✗  P3 x") and "pass" not in row
+    both = replace(result, steps=[*red, {**red[0], "id": "3.5"}])
+    Reporter(stream := io.StringIO()).stage_ends(STAGES[3], both)
+    assert "; steps 3.4, 3.5 are wrong" in stream.getvalue()
+
+
+def test_a_red_step_that_costs_nothing_leaves_the_summary_as_it_is():
+    assert summary(PASSED, replace(PASSED, steps=RED)) == summary(PASSED, PASSED)
 
 
 @pytest.mark.parametrize("points, advice", [(200, True), (140, False)])
