@@ -5,6 +5,7 @@
     roster.py       --roster: who is in the class, and whose a submission is
     settings.py     class.toml: the settings of a class, kept in RESULTS
     standing.py     the grades given so far, and what a run would change
+    audit.py        RESULTS/audit: runs, the history of every grade, the tables that decided
     store.py        RESULTS: records by the file's hash, and locks on what is being graded
     machine.py      how many gradings this machine can run at once, and on which GPUs
     batch.py        runs the autograder over all files: side by side, alone, timed

@@ -15,6 +15,8 @@ from grader.course.stages import STAGES
 from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
+TABLES = ("grades.csv", "junit.xml", "summary.html", "feedback.zip", "audit/runs.csv",
+          "audit/history.csv")
 ALIKE = 8  # first bytes by which a command's own output is recognised
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
@@ -24,6 +26,7 @@ SAY_SECONDS = 30.0  # between two lines of progress without a terminal
 def main(argv: list[str] | None = None) -> int:
     """-> 0 all done, 2 usage, 3 a person has to look at something, 130 interrupted."""
     arguments = _parser().parse_args(argv)
+    arguments.words = sys.argv[1:] if argv is None else argv
     try:
         if arguments.command != "grade":
             return {"gradebook": book, "leaderboard": board, "kit": pack}[arguments.command](
@@ -167,11 +170,11 @@ def _stages(text: str) -> list[int]:
 def grade(arguments, wanted: dict) -> int:
     """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
     of class.toml."""
-    from classroom import machine, policy, standing  # import torch
+    from classroom import audit, machine, policy, standing  # import torch
     from classroom.batch import Batch
     from classroom.book import reports, student_report, undecided
     from classroom.gather import gather
-    from classroom.store import Settings, Store
+    from classroom.store import Settings, Store, check_ours
     from grader.assignment import record
     from grader.course import own_cases
 
@@ -202,7 +205,10 @@ def grade(arguments, wanted: dict) -> int:
     students = [policy.with_markers(student, worth) for student in students
                 if student.key not in gone]
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
-    filled(arguments, arguments.out, most, [])  # fails early if a gradebook cannot be filled
+    # These fail early if a gradebook cannot be filled, or a file is not ours to replace.
+    check_new(filled(arguments, arguments.out, most, [])[0])
+    check_ours(arguments.out, (*TABLES, *(name for student in students for name in
+                                          standing.outputs(student.key))))
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
@@ -281,6 +287,11 @@ def grade(arguments, wanted: dict) -> int:
             store.write(arguments.out / settings.FILE,
                         settings.text(arguments.out, wanted).encode())
         by, written = settings.digest(arguments.out, wanted), []
+        of_audit = audit.files(
+            arguments.out, arguments.words, settings.tables(arguments.out, wanted),
+            {name: getattr(arguments, name) for name in ("policy", "cases", "overrides")}, stands,
+            [stands[report["key"]] if interrupted and report["key"] in asked else report
+             for report in found], list(gone))
         for report in found:
             key = report["key"]
             if interrupted and key in asked:  # keep the old grade until the command is resumed
@@ -290,6 +301,8 @@ def grade(arguments, wanted: dict) -> int:
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
             written.append(report | {"class": by})
+        for name, contents in of_audit.items():
+            store.write(arguments.out / name, contents)
         code = write(students, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
@@ -436,6 +449,18 @@ def board(arguments) -> int:
 def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
     """Write files, each in one step.  Raises ValueError: a file that we did not write has such a
     name, and nothing is written; or one cannot be written."""
+    check_new(made)
+    for path, contents in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(path, contents, mode)
+        except OSError as error:
+            raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
+                             ) from None
+
+
+def check_new(made: dict[Path, bytes]) -> None:
+    """Raises ValueError: a file that we did not write has one of these names."""
     for path, contents in made.items():
         try:
             with open(path, "rb") as file:
@@ -445,13 +470,6 @@ def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
             continue
         if there != ours:
             raise ValueError(f"want a new file, or one that this command wrote; got {path}")
-    for path, contents in made.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(path, contents, mode)
-        except OSError as error:
-            raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
-                             ) from None
 
 
 def pack(arguments) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from grader.course.stages import STAGES
 
 FILE = "class.toml"
+TABLES = "audit/tables.json"  # option -> the sha256 that its table had in the last run
 DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "moodle": None, "canvas": None,
             "column": None, "scale": None, "policy": None, "overrides": None, "cases": None,
             "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
@@ -78,12 +79,21 @@ def text(results: Path, wanted: dict) -> str:
     return text
 
 
+def tables(results: Path, wanted: dict) -> dict[str, str]:
+    """Option -> the sha256 of its table, or of one that is not here any more as it was."""
+    path, found = results / TABLES, {}
+    kept = json.loads(path.read_bytes()) if path.is_file() else {}
+    for name in (name for name in PATHS if name in wanted):
+        table = results / wanted[name]
+        found[name] = hashlib.sha256(table.read_bytes()).hexdigest() if table.is_file() else \
+            kept.get(name, "")
+    return found
+
+
 def digest(results: Path, wanted: dict) -> str:
     """A hash of these settings and of the tables that they name."""
-    tables = [(name, path.read_bytes()) for name in PATHS
-              if name in wanted and (path := results / wanted[name]).is_file()]
     said = sorted((name, value) for name, value in wanted.items() if name not in PATHS)
-    return hashlib.sha256(repr((said, tables)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((said, tables(results, wanted))).encode()).hexdigest()[:12]
 
 
 def check(results: Path, reports: list[dict]) -> None:

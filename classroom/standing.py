@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from classroom import roster
+from classroom import roster, store
 from classroom.book import EMPTY, for_a_person
 from classroom.gather import Submitted
 from classroom.policy import Policy, one
@@ -84,26 +84,33 @@ def absent(students: list[Submitted], submissions: Path, listed: Path, policy: P
             for student in students]
 
 
+def outputs(key: str) -> list[str]:
+    """The files about a student in RESULTS."""
+    return [f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
+            *(f"submissions/{key}/problem_{number}.py" for number in STAGES)]
+
+
 def forget(results: Path, key: str) -> None:
     """Remove all about a student, except the records in graded/, which name no one."""
-    for name in (f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
-                 *(f"submissions/{key}/problem_{number}.py" for number in STAGES)):
+    for name in outputs(key):
         (results / name).unlink(missing_ok=True)
+    store.forget(results, key)
     with contextlib.suppress(OSError):
         (results / "submissions" / key).rmdir()  # other files in it are not ours
 
 
 def grade_again(words: list[str], students: list[Submitted],
                 counting: dict[str, list[Submitted]], results: Path) -> None:
-    """Remove the records that --again names: "anna", or "anna:4" for one stage.  counting: a
-    student's key -> the hand-ins that may count."""
+    """Set aside the records that --again names, "anna", or "anna:4" for one stage: the first
+    becomes NAME.json.1.  counting: a student's key -> the hand-ins that may count."""
     for word in words:
         name, _, stage = word.rpartition(":") if re.search(r":\d+$", word) else (word, "", "*")
         for each in counting[one(name, students, "--again").key]:
             for number, data in each.files.items():
                 for path in results.glob(f"graded/{number}-{sha256(data)}-*.json"):
                     if stage in ("*", str(number)):
-                        path.unlink(missing_ok=True)
+                        count = len([*path.parent.glob(f"{path.name}.*")])
+                        path.rename(f"{path}.{count + 1}")
 
 
 def changes(old: dict, new: dict) -> str:
@@ -111,12 +118,12 @@ def changes(old: dict, new: dict) -> str:
     not."""
     if old["state"] in EMPTY:
         return ""
-    before, after = _grades(old), _grades(new)
+    before, after = grades(old), grades(new)
     return ", ".join(f"{name} {grade} -> {after.get(name, 'not settled')}"
                      for name, grade in before.items() if after.get(name) != grade)
 
 
-def _grades(report: dict) -> dict[str, str]:
+def grades(report: dict) -> dict[str, str]:
     """The grades that are decided."""
     found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
              for stage in report["stages"] if stage not in for_a_person(report)}

@@ -17,13 +17,15 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grader.assignment.record import ROOT
+from grader.assignment.record import ROOT, sha256
 from grader.course.stages import STAGES
 
 FORMAT = 2  # version of a record
+WRITTEN = ".written"  # the sha256 and the name of everything that was written for people
 HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}
 ALONE = "alone on "  # lock: shared by gradings side by side, exclusive for one alone
 
@@ -49,6 +51,33 @@ class Settings:
 class Unit:
     stage: int
     sha256: str
+
+
+def check_ours(folder: Path, names: Iterable[str]) -> None:
+    """Raises ValueError: one of these files in RESULTS is not there as `grade` wrote it."""
+    log = folder / WRITTEN
+    if not log.is_file() and (folder / "class.toml").is_file():
+        return  # an older version kept no list
+    known = set(log.read_text("utf-8").splitlines()) if log.is_file() else set()
+    for name in names:
+        path = folder / name
+        if path.is_file() and _line(path.read_bytes(), name) not in known:
+            raise ValueError(f"--out: want nothing of your own where `grade` writes; got {path}, "
+                             "which it did not write, or not like this: move it somewhere else")
+
+
+def forget(folder: Path, key: str) -> None:
+    """Take a student's files from the list of what was written."""
+    log = folder / WRITTEN
+    if log.is_file():
+        theirs = (f"/{key}.", f"/{key}/")
+        log.write_text("".join(
+            line for line in log.read_text("utf-8").splitlines(keepends=True)
+            if not any(word in line for word in theirs)), "utf-8")
+
+
+def _line(contents: bytes, name: str) -> str:
+    return f"{sha256(contents)} {name}"
 
 
 class Store:
@@ -152,6 +181,9 @@ class Store:
         if path.is_file() and path.read_bytes() == contents:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_relative_to(self.working) and path.parent != self.graded:
+            with open(self.folder / WRITTEN, "a", encoding="utf-8") as log:  # before the file
+                log.write(_line(contents, path.relative_to(self.folder).as_posix()) + "\n")
         temporary = self.working / f"{secrets.token_hex(8)}.new"
         try:
             temporary.write_bytes(contents)

@@ -101,7 +101,7 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
         **alone, "same": alone["right"], "other": ("missing", "0.0")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
-        "feedback.zip", ".lock", "class.toml"}
+        "feedback.zip", ".lock", "class.toml", "audit", ".written"}
     report = json.loads((tmp_path / "out/students/wrong.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
 
@@ -154,7 +154,7 @@ def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
         assert [(row["student"], row["login"], row["state"], row["p2"])
                 for row in csv.DictReader(file)] == [
             ("Anna", "a1", "graded", "0.0"), ("Ben", "b1", "could not be read", ""),
-            ("Cleo", "c1", "handed in nothing", "0.0"), ("Dora", "d1", "could not be read", "")]
+            ("Cleo", "c1", "handed in nothing", ""), ("Dora", "d1", "could not be read", "")]
 
 
 @LINUX

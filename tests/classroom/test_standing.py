@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tomllib
 import zipfile
 from functools import partial
@@ -13,7 +14,7 @@ from functools import partial
 import pytest
 
 from classroom import __main__ as main
-from classroom import batch, settings
+from classroom import audit, batch, settings
 from tests.classroom.classes import make, program
 
 POLICY = """[late]
@@ -59,7 +60,8 @@ def test_an_option_that_was_given_once_need_not_be_given_again(grade, options, t
     before = everything(tmp_path / "out")
     assert grade() == 0 and points(tmp_path) == WANTED
     after = everything(tmp_path / "out")
-    assert before.pop("summary.html") and after.pop("summary.html")  # it says when it was made
+    for name in ("summary.html", "audit/runs.csv", ".written"):  # they say when
+        assert before.pop(name) and after.pop(name)
     assert after == before
     kept = tomllib.loads((tmp_path / "out/class.toml").read_text("utf-8"))
     assert (kept["policy"], kept["stages"], kept["device"]) == ("../policy.toml", "2", "cpu")
@@ -116,6 +118,8 @@ def test_again_grades_the_files_of_one_student_and_stage_anew(grade, tmp_path, c
     assert "anna: P2 0 of 100 -> 100 of 100" in capsys.readouterr().out
     assert grade("--yes") == 0 and points(tmp_path)["anna"] == "100.0"
     assert (tmp_path / "asked").read_text().count("\n") == asked + 1
+    (old,) = (tmp_path / "out/graded").glob("*.json.1")
+    assert json.loads(old.read_bytes())["stage"]["outcome"] == "timeout", "the old record is kept"
     assert grade("--again", "zoe") == 2
     assert "--again: want the name, id" in capsys.readouterr().err
 
@@ -353,6 +357,97 @@ def test_a_gradebook_is_not_filled_with_grades_of_other_settings(grade, options,
     assert "run `grade` again" in capsys.readouterr().err
     assert grade("--yes") == 0 and main.main(words) == 0
     assert json.loads((tmp_path / "out/students/ben.json").read_bytes())["points"] == 80.0
+
+
+@pytest.mark.parametrize("name", ["grades.csv", "summary.html", "audit/history.csv",
+                                  "feedback/anna.md", "submissions/anna/problem_3.py"])
+@pytest.mark.parametrize("first", [False, True])
+def test_nothing_of_ones_own_is_overwritten_or_removed(grade, options, tmp_path, capsys, name,
+                                                       first):
+    assert not first or grade(*options) == 0
+    mine = tmp_path / "out" / name
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("student,grade\nanna,1.0\n")
+    before = everything(tmp_path / "out")
+    make(tmp_path / "in", {"anna": {2: "wrong # again"}})
+    assert grade(*options, "--yes") == 2 and everything(tmp_path / "out") == before
+    assert f"{name}, which it did not write" in capsys.readouterr().err
+    mine.rename(tmp_path / "mine")
+    assert grade(*options, "--yes") == 0
+
+
+def test_a_worksheet_of_ones_own_in_the_results_is_seen_before_anything_is_graded(
+        moodle, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/moodle.csv").write_text("my own list\n")
+    assert moodle() == 2 and (tmp_path / "asked").read_text() == ""
+    assert "want a new file, or one that this command wrote" in capsys.readouterr().err
+
+
+def history(tmp_path) -> list[tuple[str, ...]]:
+    with open(tmp_path / "out/audit/history.csv", newline="", encoding="utf-8") as file:
+        return [tuple(row[name] for name in ("student", "what", "before", "after", "reason"))
+                for row in csv.DictReader(file)]
+
+
+def test_every_change_of_a_grade_is_a_line_with_its_reason(grade, options, tmp_path, monkeypatch):
+    full, part, none = "100 of 100", "90 of 100", "0 of 100"
+    assert grade("--roster", tmp_path / "class.csv") == 0
+    begin = [(name, what, "", now, "first grade") for name, now in (
+        ("anna", full), ("ben", full), ("cleo", none)) for what in ("P2", "all")]
+    assert history(tmp_path) == begin
+    assert grade() == 0 and history(tmp_path) == begin, "nothing changed"
+    assert grade(*options, "--yes") == 0
+    late = "late: 1 day late: 10 % of the points are taken off ("
+    (*_, ben, ben_all, cleo, cleo_all) = history(tmp_path)
+    assert ben[:4] == ("ben", "P2", full, part) and ben[4].startswith(late)
+    assert ben_all[1:4] == ("all", full, part)
+    assert cleo == ("cleo", "P2", none, "50 of 100", "a person: showed me")
+    make(tmp_path / "in", {"anna": {2: "rejected"}})
+    assert grade("--yes") == 3
+    assert history(tmp_path)[-2:] == [("anna", what, full, "not settled", "another file")
+                                      for what in ("P2", "all")]
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\n")
+    assert grade("--yes") == 3
+    assert history(tmp_path)[-1] == ("cleo", "all", "50 of 100", none, "the override is gone")
+    shutil.rmtree(tmp_path / "in/ben")
+    (tmp_path / "class.csv").write_text("name,id\nanna,1\ncleo,3\ndora,4\n")
+    assert grade("--forget", "ben") == 3
+    assert not any("ben" in row for row in history(tmp_path))
+    assert "/ben" not in (tmp_path / "out/.written").read_text()
+
+
+def test_results_alone_tell_what_decided_and_fill_a_gradebook(grade, options, tmp_path):
+    (tmp_path / "overrides.csv").write_text(
+        "student,stage,points,reason,note\ncleo,2,50,showed me,is ill\n")
+    assert grade(*options) == 0
+    archive = tmp_path / "archive/2026"
+    shutil.copytree(tmp_path / "out", archive)
+    for name in ("policy.toml", "overrides.csv", "class.csv"):
+        (tmp_path / name).unlink()
+    assert (archive / "audit/policy.toml").read_text() == POLICY
+    assert "showed me,sha256:" in (copy := (archive / "audit/overrides.csv").read_text())
+    assert "is ill" not in copy
+    (run,) = csv.DictReader(io.StringIO((archive / "audit/runs.csv").read_text("utf-8")))
+    assert f"--policy {tmp_path / 'policy.toml'}" in run["command"]
+    assert run["grader"] == json.loads((archive / "students/ben.json").read_bytes())["grader"]
+    assert set(json.loads(run["tables"])) == {"policy", "roster", "overrides"}
+    assert main.main(["gradebook", str(archive), "--nbgrader", str(tmp_path / "nb.csv")]) == 0
+    assert "90.0,0.0,90.0,100" in (tmp_path / "nb.csv").read_text()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_version_names_the_commit_that_it_was_graded_with(tmp_path, monkeypatch, changed):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@x.org"]
+    make(tmp_path / "grader", {"course": {2: "x"}})
+    assert audit.commit() and not monkeypatch.setattr(audit, "ROOT", tmp_path)
+    assert audit.commit() == "", "no checkout of git"
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "All"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    if changed:
+        (tmp_path / "grader/course/problem_2.py").write_text("y")
+    assert audit.commit() == head.strip() + "+" * changed
 
 
 @pytest.mark.parametrize("text", ["stages = ", "polcy = 'x'", "device = 'tpu'", "seed = '7'",
