@@ -62,10 +62,17 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
         def ready(i: int) -> None:
             if stages[i] is not None:
                 spare.start(i)
+
+        def say_address() -> None:
             if options.page and options.page.address:
                 reporter.say(f"Page: {options.page.address}")
 
-        watch(paths, grade, reporter.say, ready, keys.pause, reporter.clear)
+        def clear() -> None:
+            reporter.clear()
+            say_address()
+
+        say_address()
+        watch(paths, grade, reporter.say, ready, keys.pause, clear)
 
 
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
@@ -74,16 +81,20 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
           turns: int | None = None) -> None:
     """Call grade(i) at once and after every change of paths[i], until Ctrl-C; paths may grow.
 
-    A change during grade(i) raises FileSaved in it.  ready(i) is called before each wait for a
-    save, to prepare the next grading.  turns: end after so many gradings, for a test.
+    A file that changed is read when it has been quiet for INTERVAL, because its writing may take
+    long.  A change during grade(i) raises FileSaved in it.  clear() is called before a grading
+    again, ready(i) before each wait for a save, to prepare the next grading.  turns: end after so
+    many gradings, for a test.
     """
-    seen: dict[int, tuple | None] = {}
+    seen: dict[int, tuple | None] = {}  # when it was graded last
+    before: dict[int, tuple | None] = {}  # at the last look
     done = 0
     while turns is None or done < turns:
         last = None
         for i, path in enumerate(paths):
-            state = _state(path)
-            if i in seen and seen[i] == state:
+            state, last_look = _state(path), before.get(i)
+            before[i] = state
+            if i in seen and (seen[i] == state or state != last_look):
                 continue
             if i in seen:
                 clear()

@@ -73,6 +73,19 @@ def test_a_file_that_an_editor_takes_away_for_a_moment_ends_nothing(tmp_path):
     assert events == ["ended"]
 
 
+def test_a_file_that_is_being_written_is_read_when_it_is_quiet(tmp_path):
+    path, parts, events = tmp_path / "a.py", iter(["x = (", "x = (1 +", "x = (1 + 2)\n"]), []
+    path.write_text("one", "utf-8")
+
+    def pause(seconds):
+        assert seconds == INTERVAL
+        if part := next(parts, ""):
+            path.write_text(part, "utf-8")
+    watch([path], lambda i: events.append(path.read_text("utf-8")), lambda text: None, pause=pause,
+          turns=2)
+    assert events == ["one", "x = (1 + 2)\n"]
+
+
 def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_path):
     paths, events = [tmp_path / "a.py", tmp_path / "b.py"], []
     for path in paths:
@@ -172,7 +185,7 @@ def test_steps_that_are_copied_are_not_written_anew(course, number, said):
         assert f"Next: {said}\n" in stream.getvalue() and keys.step == said.split()[-3]
 
 
-WASTED = Check("needless-work", "walk", "needless work", diagnosis={"id": "x", "step": "4.2"})
+WASTED = Check("needless-work", "walk", "needless work", steps=("4.2",))
 
 
 def test_a_stage_that_visits_tiles_in_vain_has_a_step_to_look_at(course):
@@ -234,7 +247,8 @@ def test_a_page_is_served_while_the_watch_lasts_and_its_address_is_said(
             found.append(answer.read().decode())
         return result
     _, said = watched([STAGES[4]], [], replace(course, page=page), shown)
-    assert "<small>Problem 4</small>" in found[0] and page.address in said
+    assert "<small>Problem 4</small>" in found[0]
+    assert said.startswith(f"Page: {page.address}\n") and said.count(page.address) == 1
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(page.address)
 

@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import os
+import re
 import secrets
 import sys
 import threading
@@ -23,7 +24,7 @@ BROWSERS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables that are set i
 # With no-referrer a browser would hide the origin of our own form.
 HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff",
            "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
-MOST_BYTES = 1000  # the most a form may send
+LENGTH = re.compile("[0-9]{1,3}")  # in bytes, of a form
 
 
 class FilePage(contextlib.nullcontext):
@@ -67,9 +68,7 @@ class ServedPage(FilePage):
     def __enter__(self) -> "ServedPage":
         self.token, self.version = secrets.token_urlsafe(16), 0
         self.asked: dict[str, list[str]] = {}  # step -> the hints given here
-        self.server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Bound", (_Handler,), {"page": self}))
-        self.server.daemon_threads, self.server.block_on_close = True, False
+        self.server = _Server(("127.0.0.1", 0), type("Bound", (_Handler,), {"page": self}))
         self.hosts = {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}
         self.address = f"http://127.0.0.1:{self.server.server_port}/{self.token}/"
         self.body = self.text()
@@ -106,6 +105,15 @@ class ServedPage(FilePage):
             return self.body if changed else ""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads, block_on_close = True, False
+
+    def handle_error(self, request, client_address) -> None:
+        """Say nothing of a tab that was closed, or a connection that was reset."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers requests whose path begins with the token, if they come from our own page."""
 
@@ -114,9 +122,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def below_token(self) -> str | None:
         """The path after the token; None if the request is not from our page, because other host
         names may lead to 127.0.0.1, too."""
-        origin = self.headers.get("Origin") or f"http://{self.headers.get('Host')}"
-        start = f"/{self.page.token}/"
-        ours = self.headers.get("Host") in self.page.hosts and origin[7:] in self.page.hosts
+        host, start = self.headers.get("Host"), f"/{self.page.token}/"
+        origin = self.headers.get("Origin", f"http://{host}")
+        ours = host in self.page.hosts and origin in {f"http://{one}" for one in self.page.hosts}
         return self.path[len(start):] if ours and secrets.compare_digest(
             self.path[:len(start)].encode(), start.encode()) else None
 
@@ -132,9 +140,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if self.below_token() != "hint" or not length.isdecimal() or int(length) > MOST_BYTES:
+        if self.below_token() != "hint" or not LENGTH.fullmatch(length):
             return self.answer(404)
-        form = urllib.parse.parse_qs(self.rfile.read(int(length)).decode(errors="replace"))
+        sent = self.rfile.read(int(length))
+        if len(sent) < int(length):  # the connection ended before all of it was there
+            return self.answer(404)
+        form = urllib.parse.parse_qs(sent.decode(errors="replace"))
         self.page.hint(form.get("step", [""])[0])
         return self.answer(303)
 

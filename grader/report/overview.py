@@ -125,8 +125,7 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     if short is None:
         return next_one
     missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
-    steps = [id for check in short.checks if check.outcome == "needless work" for id in check.steps]
-    look = f"look at step {steps[0]}, then " if steps else ""
+    look = f"{short.to_fix}, then " if short.to_fix else ""
     return f"{look}{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
 
 

@@ -131,6 +131,13 @@ class Check:
         """Whether it costs no points."""
         return self.outcome == "pass" or self.not_checked
 
+    @property
+    def points_to(self) -> str | None:
+        """The step to look at, if one is known."""
+        if self.outcome == "needless work":
+            return next(iter(self.steps), None)
+        return (self.diagnosis or {}).get("step")
+
     def excused(self) -> "Check":
         """-> the case that ended for want of CPU time; no verdict follows from that."""
         return replace(self, outcome="skipped", diagnosis=None, not_checked=True)
@@ -211,7 +218,7 @@ class StageResult:
         to."""
         if self.red:
             return f"fix step {self.red[0]}"
-        steps = [(check.diagnosis or {}).get("step") for check in self.checks
+        steps = [check.points_to for check in self.checks
                  if check.outcome not in ("pass", "skipped") and check.group != "beyond"]
         return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""
 

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -102,10 +104,57 @@ def test_hints_come_one_rung_at_a_time_and_are_counted_as_those_of_the_command(p
 
 
 @pytest.mark.parametrize("body, headers", [
-    ("step=6.8", {"Origin": "http://evil.example"}), ("step=6.8" + "x" * 2000, {})])
-def test_another_page_cannot_ask_for_hints(page, tmp_path, body, headers):
+    ("step=6.8", {"Origin": "http://evil.example"}), ("step=6.8", {"Origin": "null"}),
+    ("step=6.8", {"Origin": ""}), ("step=6.8" + "x" * 2000, {}),
+    *(("step=6.8", {"Content-Length": length}) for length in (
+        "9" * 5000, "-1", "1e3", "", "\xb2"))])
+def test_what_is_no_form_of_this_page_gets_no_hint(page, tmp_path, capfd, body, headers):
     assert ask(page, "hint", "POST", body, headers)[0] == 404
+    assert not (tmp_path / ".autograder").exists() and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss", "a+b", "1234"])
+def test_an_origin_of_another_scheme_is_not_this_page(page, tmp_path, scheme):
+    host = urlsplit(page.address).netloc
+    for origin in (f"{scheme}://{host}", f"{(scheme + ':///////')[:7]}{host}"):
+        assert ask(page, headers={"Origin": origin})[0] == 404
+        assert ask(page, "hint", "POST", "step=6.8", {"Origin": origin})[0] == 404
     assert not (tmp_path / ".autograder").exists()
+
+
+def reset(page, request: str) -> None:
+    """Send this and reset the connection, as a browser does whose tab is closed."""
+    to = socket.create_connection(("127.0.0.1", urlsplit(page.address).port))
+    to.sendall(request.replace("TOKEN", page.token).replace(
+        "HOST", urlsplit(page.address).netloc).encode())
+    to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    to.close()
+
+
+@pytest.mark.parametrize("request_", [
+    "", "GET /TOKEN/ HTTP/1.1\r\nHost: HOST\r\n\r\n", "GET /TOKEN/ HT",
+    "GET /TOKEN/changed?VERSION HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "POST /TOKEN/hint HTTP/1.1\r\nHost: HOST\r\nContent-Length: 80\r\n\r\nstep=6.8"])
+def test_a_closed_tab_or_a_reset_connection_prints_and_changes_nothing(page, tmp_path, capfd,
+                                                                      monkeypatch, request_):
+    ended = threading.Semaphore(0)
+    shut = page.server.shutdown_request
+    monkeypatch.setattr(page.server, "shutdown_request",
+                        lambda request: (shut(request), ended.release()))
+    before = page.version
+    reset(page, request_.replace("VERSION", str(before)))
+    if "VERSION" in request_:
+        show(page, RED)  # there is news for the closed tab
+    assert ended.acquire(timeout=20)
+    assert not (tmp_path / ".autograder").exists() and capfd.readouterr() == ("", "")
+    assert page.version == before + ("VERSION" in request_) and ask(page)[0] == 200
+
+
+def test_a_fault_of_the_server_itself_is_not_hidden(page, monkeypatch, capfd):
+    monkeypatch.setattr(server._Handler, "below_token", lambda handler: 1 / 0)
+    with pytest.raises(http.client.HTTPException):
+        ask(page)
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_a_step_without_hints_changes_nothing(page, tmp_path):
