@@ -18,7 +18,15 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import bounds, compile_only, hooks, interpreter_speedups, pretend_gpu, races
+from ..kernels import (
+    bfloat16,
+    bounds,
+    compile_only,
+    hooks,
+    interpreter_speedups,
+    pretend_gpu,
+    races,
+)
 from ..replay import launches, replay
 from ..wire import CUT_OFF, DTYPES, Channel, raw_bytes
 from . import crashes, profiling, recorder, run_step
@@ -67,6 +75,7 @@ class Server:
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
         if self.interprets:
             interpreter_speedups.spare_repetition()
+            bfloat16.compute()
             hooks.interpret(self.path)
             hooks.listeners += [bounds.Bounds(self._extents, self._named), self.races]
         hooks.watch_launches(recorder.current, lambda phase: self.channel.send({"phase": phase}))
