@@ -13,10 +13,10 @@ from .attention_hopper_backward import _bwd_kernel
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "HQ", "rows"])
 def _prepare_kernel(
-    o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr, N, HQ, rows,
-    stride_dob, stride_doh, stride_don, D: tl.constexpr,
+    o_ptr, do_ptr, dlse_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr,
+    N, HQ, rows, stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
-    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to rows.
+    """delta = rowsum(o * do) - dlse; lse in base 2; zeros where dq will be summed.  Padded to rows.
 
     dsink: what these 64 rows give to the gradient of their head's sink logit.
     """
@@ -31,6 +31,8 @@ def _prepare_kernel(
     lse = tl.load(lse_ptr + bh * N + r, mask=r < N, other=float("inf"))
     tl.store(lse_log2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
     delta = tl.sum(o * do, 1)
+    if dlse_ptr is not None:
+        delta -= tl.load(dlse_ptr + bh * N + r, mask=r < N, other=0.0)
     tl.store(delta_ptr + bh * rows + r, delta, mask=r < rows)
     if dsink_ptr is not None:  # the sink has a weight, and a value of 0
         p_sink = tl.exp(tl.load(sink_ptr + bh % HQ).to(tl.float32) - lse)
@@ -83,9 +85,12 @@ def _dq_kernel(
 # ------------------------------------------------------------------- launch
 def backward(
     q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size=None, deterministic=False,
-    want_dsink=False,
+    want_dsink=False, dlse=None,
 ):
-    """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
+    """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N).
+
+    dlse: as lse, contiguous; None for zeros.
+    """
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     tile = 8192 // D  # queries
@@ -105,9 +110,9 @@ def backward(
         strides = do.stride()[:3]
         kept.launch(
             (_prepare_kernel, kind, sinks is not None and (sinks.dtype, sinks.data_ptr() % 16),
-             *((s % 16, s >> 31) for s in strides)),
+             dlse is not None and dlse.data_ptr() % 16, *((s % 16, s >> 31) for s in strides)),
             _prepare_kernel, (blocks * B * HQ, 1, 1),
-            o, do, lse, lse_log2, delta, dq_sum, sinks, dsinks, N, HQ, rows, *strides, D,
+            o, do, dlse, lse, lse_log2, delta, dq_sum, sinks, dsinks, N, HQ, rows, *strides, D,
             num_warps=4,
         )
         kept.launch(

@@ -19,7 +19,7 @@ from triton import language as tl
 
 from . import launcher, policy
 
-LOG2E = 1.4426950408889634  # a logarithm in base 2 is a natural one times this
+LN2 = 0.6931471805599453  # a natural logarithm is one in base 2 times this
 
 # Whether kernels run on the CPU, as Python: TRITON_INTERPRET=1 counts where Triton is imported.
 INTERPRETED = not any(isinstance(f, JITFunction) for f in (tl.cdiv, launcher._fwd_kernel))
@@ -29,7 +29,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 def attention(
     q, k, v, *, is_causal=True, window_size=None, sink_size=0, softmax_scale=None,
-    sink_logits=None, deterministic=None, kernel=None,
+    sink_logits=None, deterministic=None, kernel=None, return_lse=False,
 ):
     """Attention with any of the stages' masks, differentiable.
 
@@ -49,23 +49,26 @@ def attention(
             Gluon's dq vary; nothing else does.  None: as torch.use_deterministic_algorithms says.
         kernel: "triton" or "gluon", forward and backward; None picks.  Gluon is for compute
             capability 9.0, D 64 or 128, 16 bits, no sink tokens.
+        return_lse: return lse, too.
 
     Returns:
         o: (B, HQ, N, D), contiguous, dtype of q.  The gradient that arrives for it
         may have any strides.
+        lse: (B, HQ, N), float32, only with return_lse: the natural logarithm of each softmax's
+        denominator, the sink logit's part included.  As differentiable as o.
 
     Raises:
         ValueError, TypeError: the input breaks the contract above.
     """
     return _attention(
         q, k, v, sink_logits, None, None, is_causal, window_size, sink_size, softmax_scale,
-        deterministic, kernel,
+        deterministic, return_lse, kernel,
     )
 
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen, *, is_causal=True, window_size=None,
-    sink_size=0, sink_logits=None, scale=None, deterministic=None,
+    sink_size=0, sink_logits=None, scale=None, deterministic=None, return_lse=False,
 ):
     """attention of packed sequences, each alone, in one launch of each kernel.
 
@@ -80,10 +83,11 @@ def attention_varlen(
         max_seqlen: no sequence is longer.  Masks and tiles are chosen by it.
         is_causal, window_size, sink_size, sink_logits: as attention, within each sequence.
         scale: factor of the scores, > 0; None for 1 / sqrt(D).
-        deterministic: as attention.
+        deterministic, return_lse: as attention.
 
     Returns:
         o: (T, HQ, D), dtype of q; heads are outermost in memory.
+        lse: (HQ, T), only with return_lse: as attention's.
 
     Raises:
         ValueError, TypeError: the input breaks the contract above.  What cu_seqlens_q holds is
@@ -109,18 +113,23 @@ def attention_varlen(
     if not isinstance(max_seqlen, int | torch.SymInt) or max_seqlen < 1:
         raise ValueError(f"want an integer max_seqlen >= 1; got {max_seqlen!r}")
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    o = _attention(
+    out = _attention(
         q, k, v, sink_logits, cu_seqlens_q.contiguous(), max_seqlen, is_causal, window_size,
-        sink_size, scale, deterministic, None,
+        sink_size, scale, deterministic, return_lse, None,
     )
-    return o[0].transpose(0, 1)
+    o, lse = out if return_lse else (out, None)
+    o = o[0].transpose(0, 1)
+    return (o, lse[0]) if return_lse else o
 
 
 def _attention(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
-    softmax_scale, deterministic, kernel,
+    softmax_scale, deterministic, return_lse, kernel,
 ):
-    """Check, cast, pick a kernel and connect it to autograd.  q (B, HQ, N, D) -> o, the same."""
+    """Check, cast, pick a kernel and connect it to autograd.
+
+    -> o, of the shape of q (B, HQ, N, D); with return_lse, lse (B, HQ, N) as well.
+    """
     place = q.device.type
     if place in ("cuda", "cpu") and torch.is_autocast_enabled(place):
         dtype = torch.get_autocast_dtype(place)
@@ -145,29 +154,35 @@ def _attention(
         raise ValueError(f"want kernel None, 'triton' or 'gluon'; got {kernel!r}")
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    options = max_seqlen, bool(is_causal), window_size, sink_size, bool(deterministic), scale
+    options = (max_seqlen, bool(is_causal), window_size, sink_size, bool(deterministic), scale,
+               bool(return_lse))
     if cu_seqlens is not None:
         kernel = "triton"
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
-        return _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)[0]
+        out = _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)
+        return out if return_lse else out[0]
     if cu_seqlens is not None:
         _, HQ, T, D = q.shape
         lengths = _read_sequences(cu_seqlens, max_seqlen, T)
         long = policy.are_long(lengths, T, max_seqlen, HQ, D, is_causal, window_size)
         if long and not _not_for_gluon(q, sink_size):
             parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
-            return torch.cat([
+            outs = [
                 _attention(
                     *part, sink_logits, None, None, is_causal, window_size, sink_size, scale,
-                    deterministic, None,
+                    deterministic, return_lse, None,
                 )
                 for part in parts if part[0].shape[2]
-            ], 2)
+            ]
+            if return_lse:
+                return tuple(torch.cat(x, 2) for x in zip(*outs, strict=True))
+            return torch.cat(outs, 2)
     kernels = picked(q, k, kernel, *options)
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     wanted = wanted or sink_logits is not None and sink_logits.requires_grad
     if not wanted or not torch.is_grad_enabled():  # autograd costs the host some microseconds
-        return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)[0]
+        out = _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+        return out if return_lse else out[0]
     return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels)
 
 
@@ -265,34 +280,41 @@ def picked(
 # ------------------------------------------------------------ forward and backward
 def _forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
-    deterministic, scale, kernels,
+    deterministic, scale, return_lse, kernels,
 ):
-    """-> o (B, HQ, N, D), lse (B, HQ, N), of Gluon a natural logarithm, of Triton in base 2."""
+    """-> o (B, HQ, N, D), lse (B, HQ, N), a natural logarithm; but without return_lse, Triton's is
+    in base 2, as its backward takes it."""
     if kernels[0] == "gluon":
         from .attention_hopper import forward
 
         return forward(q, k, v, is_causal, scale, window_size, sink_logits)
-    return launcher.forward(
+    o, lse_log2 = launcher.forward(
         q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
     )
+    return o, lse_log2 * LN2 if return_lse else lse_log2
 
 
 def _backward(
-    q, k, v, sink_logits, cu_seqlens, o, lse, do, max_seqlen, is_causal, window_size, sink_size,
-    deterministic, scale, kernels, needs,
+    q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, max_seqlen, is_causal, window_size,
+    sink_size, deterministic, scale, return_lse, kernels, needs,
 ):
-    """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None."""
+    """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None.
+
+    lse: what _forward returned.  do, dlse: None for zeros.
+    """
+    do = torch.zeros_like(o) if do is None else do
+    dlse = None if dlse is None else dlse.contiguous()
+    natural = return_lse or kernels[0] == "gluon"
     if kernels[1] == "triton":
-        lse_log2 = lse if kernels[0] == "triton" else lse * LOG2E
         return launcher.backward(
-            q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, max_seqlen, is_causal, window_size,
-            sink_size, scale, needs,
+            q, k, v, sink_logits, cu_seqlens, o, lse / LN2 if natural else lse, do, dlse,
+            max_seqlen, is_causal, window_size, sink_size, scale, needs,
         )
     from .attention_hopper_launch import backward
 
-    lse = lse if kernels[0] == "gluon" else lse / LOG2E
     return backward(
-        q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size, deterministic, needs[3]
+        q, k, v, sink_logits, o, lse if natural else lse * LN2, do, is_causal, scale, window_size,
+        deterministic, needs[3], dlse,
     )
 
 
@@ -304,12 +326,13 @@ class AttentionFunction(torch.autograd.Function):
         o, lse = _forward(q, k, v, sink_logits, cu_seqlens, *options)
         ctx.save_for_backward(q, k, v, sink_logits, cu_seqlens, o, lse)
         ctx.options = options
-        return o
+        ctx.set_materialize_grads(False)
+        return (o, lse) if options[-2] else o  # return_lse
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, do):
-        grads = _backward(*ctx.saved_tensors, do, *ctx.options, ctx.needs_input_grad[:4])
+    def backward(ctx, do, dlse=None):
+        grads = _backward(*ctx.saved_tensors, do, dlse, *ctx.options, ctx.needs_input_grad[:4])
         return *grads, None, *[None] * len(ctx.options)
 
 
@@ -318,7 +341,7 @@ class AttentionFunction(torch.autograd.Function):
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor? cu_seqlens"
 OPTIONS = (
     "SymInt? max_seqlen, bool is_causal, SymInt? window_size, SymInt sink_size, "
-    "bool deterministic, float scale, str? kernel"
+    "bool deterministic, float scale, bool return_lse, str? kernel"
 )
 
 
@@ -341,30 +364,33 @@ def _(q, k, v, sink_logits, cu_seqlens, *options):
 
 @torch.library.custom_op(
     f"{__package__}::attention_backward", mutates_args=(), schema=
-    f"({INPUTS}, Tensor o, Tensor lse, Tensor do, {OPTIONS}, bool[] needs) -> Tensor[]",
+    f"({INPUTS}, Tensor o, Tensor lse, Tensor? do, Tensor? dlse, {OPTIONS}, bool[] needs) "
+    "-> Tensor[]",
 )
-def _backward_operator(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options):
+def _backward_operator(q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, *options):
     *options, kernel, needs = options
     kernels = picked(q, k, kernel, *options)
-    grads = _backward(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options, kernels, needs)
+    grads = _backward(q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, *options, kernels, needs)
     return [grad for grad, need in zip(grads, needs, strict=True) if need]
 
 
 @_backward_operator.register_fake
-def _(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options):
+def _(q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, *options):
     inputs, needs = (q, k, v, sink_logits), options[-1]
     return [x.new_empty(x.shape) for x, need in zip(inputs, needs, strict=True) if need]
 
 
 def _set_up(ctx, inputs, output) -> None:
-    ctx.mark_non_differentiable(output[1])
+    if not inputs[-2]:  # return_lse
+        ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:5], *output)
     ctx.options = inputs[5:]
 
 
 def _differentiate(ctx, do, dlse):
     needs = ctx.needs_input_grad[:4]
-    grads = iter(_backward_operator(*ctx.saved_tensors, do, *ctx.options, needs))
+    grads = iter(_backward_operator(*ctx.saved_tensors, do, dlse, *ctx.options, needs))
     grads = [next(grads) if need else None for need in needs]
     return *grads, None, *[None] * len(ctx.options)
 

@@ -29,7 +29,7 @@ pointers there, and goes on as if there were no other: N is then its length, and
 Without cu_seqlens, which the compiler knows, T is N and nothing else changes.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
-            lse_log2, delta: (B, HQ, N), float32; lse_log2 is the log-sum-exp in base 2
+            lse_log2, delta, dlse: (B, HQ, N), float32; lse_log2 is the log-sum-exp in base 2
             sink_logits: (HQ,), one more logit in the softmax of a head, without a value
 Dtypes      float16, bfloat16, float32; statistics and sums in float32.  Float32 tiles are
             multiplied in TF32 where the GPU has it, as Triton does by default.
@@ -364,8 +364,8 @@ def _dq_tile(
 
 @triton.jit(do_not_specialize=["N", "S", "window_size", "sink_size"])
 def _dq_kernel(
-    q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse_log2_ptr, delta_ptr, dq_ptr, dsink_ptr,
-    HQ, HKV, N, cu_seqlens, S,
+    q_in, k_in, v_in, o_ptr, do_in, dlse_ptr, sink_logits_ptr, lse_log2_ptr, delta_ptr, dq_ptr,
+    dsink_ptr, HQ, HKV, N, cu_seqlens, S,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -408,6 +408,8 @@ def _dq_kernel(
     lse_log2 = tl.load(lse_log2_ptr + row, mask=query < N, other=float("inf"))
     o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    if dlse_ptr is not None:  # of the natural logarithm: P is its gradient by S, and dS all of it
+        delta -= tl.load(dlse_ptr + first + row, mask=query < N, other=0.0)
     tl.store(delta_ptr + row, delta, mask=query < N)
     if WANT_DSINK:  # the sink's weight, for a value of 0; a head's shares are added up later
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)

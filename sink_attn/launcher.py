@@ -143,16 +143,17 @@ def _plan_backward(
 
 
 def backward(
-    q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, max_seqlen, is_causal, window_size,
+    q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, dlse, max_seqlen, is_causal, window_size,
     sink_size, scale, needs,
 ):
     """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None.
 
+    dlse (B, HQ, N), contiguous, float32: of the natural logarithm; None for zeros.
     Nothing is added up in an order that varies: the same bits every time.
     """
     (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size, tuple(needs)
-    key = device, kept.form(q, k, v, do, o, lse_log2, sink_logits, cu_seqlens), options
+    key = device, kept.form(q, k, v, do, o, lse_log2, sink_logits, cu_seqlens, dlse), options
     block, S, strides, limits, (dq_tiles, constants, options), launches = kept.plan(
         key, _plan_backward, q, k, v, do, cu_seqlens, *options
     )
@@ -169,9 +170,9 @@ def backward(
     with kept.on(device):
         # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
         kept.launch(
-            (_dq_kernel, key), _dq_kernel, (dq_tiles * B * HQ, 1, 1), q, k, v, o, do, sinks,
-            lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides, scale, *limits,
-            *constants, **options,
+            (_dq_kernel, key), _dq_kernel, (dq_tiles * B * HQ, 1, 1), q, k, v, o, do, dlse,
+            sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides, scale,
+            *limits, *constants, **options,
         )
         if needs[1] or needs[2]:
             dk, dv = dq.new_empty(B, HKV, N, D), dq.new_empty(B, HKV, N, D)

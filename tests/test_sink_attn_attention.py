@@ -136,13 +136,13 @@ sink_attn.attention(*torch.zeros(3, 1, 1, 4, 16))
 def test_the_operators_are_what_pytorch_wants_of_one(options, device):
     # Schema, fake tensors, autograd's registration, and a graph for dynamic shapes.
     *inputs, do = _inputs(device=device)
-    arguments = None, True, options.get("window_size"), 0, False, 0.25
+    arguments = None, True, options.get("window_size"), 0, False, 0.25, False
     torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None))
     with torch.no_grad():
         o, lse = entry._forward(*inputs, None, *arguments, ("triton", "triton"))
         torch.library.opcheck(
             entry._backward_operator,
-            (*inputs, None, o, lse, do, *arguments, None, [True, False, False, True]),
+            (*inputs, None, o, lse, do, None, *arguments, None, [True, False, False, True]),
         )
 
 

@@ -109,7 +109,7 @@ def call(old):
     old = iter(old)
     torch.Tensor.new_empty = lambda x, *a, **o: made.append(next(old, None)) or _last(x, *a, **o)
     o, lse = forward(q, k, k, True, 0.1, 100, sinks)
-    backward(q, k, k, sinks, o, lse, q, True, 0.1, 100, False, True)
+    backward(q, k, k, sinks, o, lse, q, True, 0.1, 100, False, True, lse)
     return [args[:5] + args[9:] for args in passed]  # between: Triton's own hooks
 
 
@@ -140,7 +140,7 @@ print(*map(len, first))
 @pytest.mark.parametrize("triton", TRITONS)
 def test_a_kept_kernel_gets_the_arguments_that_triton_would_pass(triton):
     said = in_a_process("-c", KEPT, triton=triton)  # by ptxas, too
-    assert said.splitlines()[-1] == " ".join(str(5 + n) for n in (21, 15, 20, 5))
+    assert said.splitlines()[-1] == " ".join(str(5 + n) for n in (21, 16, 20, 5))
 
 
 def _inputs(N=64, D=64, HQ=2, HKV=2, dtype=torch.float16, device="cpu", B=1):
@@ -221,7 +221,8 @@ def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long
 
 
 @pytest.mark.interpreter
-def test_the_sums_before_the_backward_are_padded(device):
+@pytest.mark.parametrize("with_dlse", [False, True])
+def test_the_sums_before_the_backward_are_padded(with_dlse, device):
     from sink_attn.attention_hopper_launch import _prepare_kernel
 
     B, HQ, N, D, rows = 2, 3, 70, 64, 128
@@ -230,18 +231,20 @@ def test_the_sums_before_the_backward_are_padded(device):
     lse = torch.randn(B, HQ, N, device=device)
     lse_log2, delta = torch.full((2, B, HQ, rows), torch.nan, device=device)
     dq = torch.full((B * HQ, N, D), torch.nan, device=device)
+    dlse = torch.randn(B, HQ, N, device=device) if with_dlse else None
     sinks = torch.randn(HQ, device=device)
     dsinks = torch.full((B, HQ, rows // 64), torch.nan, device=device)
     _prepare_kernel[(rows // 64 * B * HQ,)](
-        o, do, lse, lse_log2, delta, dq, sinks, dsinks, N, HQ, rows, *do.stride()[:3], D=D,
+        o, do, dlse, lse, lse_log2, delta, dq, sinks, dsinks, N, HQ, rows, *do.stride()[:3], D=D,
         num_warps=4,
     )
-    assert torch.allclose(delta[..., :N], (o * do).sum(3), atol=1e-4)
+    want = (o * do).sum(3) - (dlse if with_dlse else 0)
+    assert torch.allclose(delta[..., :N], want, atol=1e-4)
     assert torch.allclose(lse_log2[..., :N], lse / 0.6931471805599453)
     assert torch.all(lse_log2[..., N:] == torch.inf) and torch.all(delta[..., N:] == 0)
     assert torch.all(dq == 0)
     p_sink = torch.exp(sinks[:, None] - lse)
-    assert torch.allclose(dsinks.sum(2), -(p_sink * (o * do).sum(3)).sum(2), rtol=1e-4)
+    assert torch.allclose(dsinks.sum(2), -(p_sink * want).sum(2), rtol=1e-4)
 
 
 # ------------------------------------------------------------------ on a Hopper
