@@ -6,10 +6,20 @@ not here is refused.
 
 from .entry import attention, attention_varlen
 
+# Arguments of FlashAttention 2 to 4 that only this value, or None, leaves without effect.
+NOTHING = dict(
+    softcap=0.0, alibi_slopes=None, return_attn_probs=False, block_table=None, qv=None,
+    q_descale=None, k_descale=None, v_descale=None, attention_chunk=0, seqused_q=None,
+    seqused_k=None, page_table=None, learnable_sink=None, score_mod=None, mask_mod=None,
+    aux_tensors=None,
+)
+HOW = {"num_splits", "pack_gqa", "sm_margin"}  # how it is computed, which changes no result
+
 
 def flash_attn_func(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), *,
-    deterministic=None, s_aux=None,
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+    alibi_slopes=None, deterministic=None, return_attn_probs=False, *, s_aux=None,
+    return_lse=False, **others,
 ):
     """q (B, N, HQ, D), k and v (B, N, HKV, D) -> o (B, N, HQ, D), as attention.
 
@@ -17,28 +27,52 @@ def flash_attn_func(
         window_size: (left, right): how many keys before and after its own a query sees; -1 or None
             for all.  A window needs causal, which hides all keys after the query's own.
         s_aux: sink_logits of attention, (HQ,).
+        return_lse: return (o, lse), lse (B, HQ, N), as attention.
+        softcap, alibi_slopes, return_attn_probs, others: any argument of FlashAttention that asks
+            for nothing.
+
+    Raises:
+        ValueError: an argument asks for something that is not here.
+        TypeError: no FlashAttention has such an argument.
     """
-    o = attention(
+    _want_nothing(others, softcap=softcap, alibi_slopes=alibi_slopes,
+                  return_attn_probs=return_attn_probs)
+    out = attention(
         *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal,
         window_size=_window(dropout_p, causal, window_size), softmax_scale=softmax_scale,
-        sink_logits=s_aux, deterministic=deterministic,
+        sink_logits=s_aux, deterministic=deterministic, return_lse=return_lse,
     )
-    return o.transpose(1, 2)
+    return (out[0].transpose(1, 2), out[1]) if return_lse else out.transpose(1, 2)
 
 
 def flash_attn_varlen_func(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-    softmax_scale=None, causal=False, window_size=(-1, -1), *, deterministic=None, s_aux=None,
+    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    deterministic=None, return_attn_probs=False, block_table=None, *, s_aux=None,
+    return_lse=False, **others,
 ):
     """q (T, HQ, D), k and v (T, HKV, D) -> o (T, HQ, D), as attention_varlen, which see.
 
-    Args: as flash_attn_func.
+    Args and errors: as flash_attn_func; lse is (HQ, T).
     """
+    _want_nothing(others, softcap=softcap, alibi_slopes=alibi_slopes,
+                  return_attn_probs=return_attn_probs, block_table=block_table)
     return attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, int(max(max_seqlen_q, max_seqlen_k)),
         is_causal=causal, window_size=_window(dropout_p, causal, window_size),
-        sink_logits=s_aux, scale=softmax_scale, deterministic=deterministic,
+        sink_logits=s_aux, scale=softmax_scale, deterministic=deterministic, return_lse=return_lse,
     )
+
+
+def _want_nothing(others: dict, **named) -> None:
+    """Refuse arguments that ask for what is not here, and those that no FlashAttention has."""
+    for name, x in (named | others).items():
+        if name not in NOTHING and name not in HOW:
+            raise TypeError(f"want arguments of FlashAttention; got {name}")
+        if x is None or name in HOW or isinstance(x, int | float) and x == NOTHING[name]:
+            continue
+        got = x if isinstance(x, int | float) else f"a {type(x).__name__}"
+        raise ValueError(f"want {name}={NOTHING[name]}; got {got}")
 
 
 def _window(dropout_p: float, causal: bool, window_size: tuple) -> int | None:

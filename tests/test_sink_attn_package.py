@@ -186,8 +186,51 @@ def test_transformers_computes_with_the_kernel_as_with_one_of_its_hub(kernel, de
     (dict(dropout_p=0.1), "want no dropout; got dropout_p=0.1"),
     (dict(window_size=(4, 4)), r"want causal=True with a window; got causal=False, \(4, 4\)"),
     (dict(window_size=(-1, 0)), "want causal=True with a window"),
+    (dict(softcap=30.0), "want softcap=0.0; got 30.0"),
+    (dict(alibi_slopes=torch.zeros(1)), "want alibi_slopes=None; got a Tensor"),
+    (dict(return_attn_probs=True), "want return_attn_probs=False; got True"),
+    (dict(attention_chunk=64), "want attention_chunk=0; got 64"),
+    (dict(learnable_sink=torch.zeros(1)), "want learnable_sink=None; got a Tensor"),
+    (dict(softmax_scael=0.1), "want arguments of FlashAttention; got softmax_scael"),
 ])
 def test_what_flash_attention_has_and_the_kernel_lacks_is_refused(options, said):
-    q = torch.zeros(1, 4, 1, 16)
-    with pytest.raises(ValueError, match=said):
+    q, borders = torch.zeros(1, 4, 1, 16), torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises((ValueError, TypeError), match=said):
         sink_attn.flash_attn_func(q, q, q, **options)
+    with pytest.raises((ValueError, TypeError), match=said):
+        sink_attn.flash_attn_varlen_func(*[q[0]] * 3, borders, borders, 4, 4, **options)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("options", [
+    # FlashAttention 2, 3 and 4 at their defaults, and how they may compute
+    dict(softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False),
+    dict(qv=None, q_descale=None, k_descale=None, v_descale=None, attention_chunk=0, softcap=0,
+         num_splits=4, pack_gqa=True, sm_margin=8),
+    dict(window_size=(None, None), learnable_sink=None, softcap=None, num_splits=1, pack_gqa=None,
+         mask_mod=None, score_mod=None, return_lse=False),
+], ids=["2", "3", "4"])
+def test_arguments_of_flash_attention_that_ask_for_nothing_change_nothing(options, device):
+    q = torch.randn(1, 20, 2, 16, device=device)
+    want = sink_attn.flash_attn_func(q, q, q, causal=True)
+    assert torch.equal(sink_attn.flash_attn_func(q, q, q, causal=True, **options), want)
+    borders = torch.tensor([0, 20], dtype=torch.int32, device=device)
+    rows = *[q[0]] * 3, borders, borders, 20, 20
+    want = sink_attn.flash_attn_varlen_func(*rows, causal=True)
+    options = options | dict(block_table=None, seqused_q=None, seqused_k=None, page_table=None)
+    assert torch.equal(sink_attn.flash_attn_varlen_func(*rows, causal=True, **options), want)
+
+
+@pytest.mark.interpreter
+def test_flash_attention_s_functions_return_lse_in_its_layout(device):
+    q, x = torch.randn(2, 1, 20, 16, device=device), torch.randn(2, device=device)
+    q = q.transpose(0, 1)  # (1, 2, 20, 16)
+    o, lse = sink_attn.attention(q, q, q, sink_logits=x, return_lse=True)
+    rows, options = q.transpose(1, 2), dict(causal=True, s_aux=x, return_lse=True)
+    got = sink_attn.flash_attn_func(rows, rows, rows, **options)
+    assert torch.equal(got[0].transpose(1, 2), o) and torch.equal(got[1], lse)
+    borders = torch.tensor([0, 20], dtype=torch.int32, device=device)
+    got = sink_attn.flash_attn_varlen_func(*[rows[0]] * 3, borders, borders, 20, 20, **options)
+    limit = dict(rtol=0, atol=1e-2 if device == "cuda" else 1e-5)
+    torch.testing.assert_close(got[0].transpose(0, 1), o[0], **limit)
+    torch.testing.assert_close(got[1], lse[0], **limit)
