@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from classroom import settings
@@ -15,8 +16,7 @@ from grader.course.stages import STAGES
 from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
-TABLES = ("grades.csv", "junit.xml", "summary.html", "feedback.zip", "audit/runs.csv",
-          "audit/history.csv")
+OUTPUTS = ("grades.csv", "junit.xml", "summary.html", "feedback.zip", "audit/history.csv")
 ALIKE = 8  # first bytes by which a command's own output is recognised
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
@@ -170,7 +170,11 @@ def _stages(text: str) -> list[int]:
 def grade(arguments, wanted: dict) -> int:
     """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
     of class.toml."""
-    from classroom import audit, machine, policy, standing  # import torch
+    from classroom import machine
+
+    account = "" if arguments.slurm else machine.account(
+        arguments.worker_user, arguments.allow_root)  # at once: the others import torch
+    from classroom import audit, policy, standing
     from classroom.batch import Batch
     from classroom.book import reports, student_report, undecided
     from classroom.gather import gather
@@ -188,6 +192,8 @@ def grade(arguments, wanted: dict) -> int:
     earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(present, earlier, arguments.out)
     worth = policy.read(arguments.policy)
+    if worth.late:
+        standing.check_times(students, listed)
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in
     elif listed:
@@ -207,15 +213,14 @@ def grade(arguments, wanted: dict) -> int:
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
     # These fail early if a gradebook cannot be filled, or a file is not ours to replace.
     check_new(filled(arguments, arguments.out, most, [])[0])
-    check_ours(arguments.out, (*TABLES, *(name for student in students for name in
-                                          standing.outputs(student.key))))
+    check_ours(arguments.out, [*OUTPUTS, *chain.from_iterable(
+        standing.outputs(student.key) for student in students)])
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
     standing.grade_again(arguments.again, students, counting, arguments.out)
     if arguments.slurm:
         return spread(arguments)
-    account = machine.account(arguments.worker_user, arguments.allow_root)
     here = machine.look(arguments.device, arguments.jobs)
     how = Settings(record.version(), here.device, arguments.timeout, arguments.stage_timeout,
                    arguments.seed, cases)

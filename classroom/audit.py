@@ -21,7 +21,6 @@ from grader.assignment.record import ROOT, sha256
 
 RUNS = ("date", "command", "grader", "commit", "tables")
 HISTORY = ("date", "key", "student", "what", "before", "after", "reason", "grader", "commit")
-UNDECIDED = "not settled"
 
 
 def commit() -> str:
@@ -51,8 +50,10 @@ def files(results: Path, words: list[str], tables: dict[str, str], given: dict[s
     history = [row for row in _rows(results / "audit/history.csv") if row["key"] not in gone]
     for row in _changes(history, stands, reports):
         history.append(row | {"date": now, "commit": version})
-    made = {TABLES: (json.dumps(tables, indent=1) + "\n").encode(),
-            "audit/runs.csv": _table(RUNS, runs), "audit/history.csv": _table(HISTORY, history)}
+    made = {f"audit/{name}.csv": roster.written([columns, *(
+        [row[column] for column in columns] for row in rows)]) for name, columns, rows in (
+            ("runs", RUNS, runs), ("history", HISTORY, history))}
+    made[TABLES] = (json.dumps(tables, indent=1) + "\n").encode()
     for name, path in given.items():
         if path:
             made[f"audit/{name}{path.suffix}"] = _without_notes(path) if name == "overrides" else \
@@ -69,16 +70,15 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
         now = {} if report["state"] in EMPTY and report["points"] is None else grades(report)
         before = {what: grade for (owner, what), grade in last.items() if owner == key}
         for what in [*now, *(what for what in before if what not in now)]:
-            after = now.get(what, UNDECIDED)
-            if before.get(what, "") == after:
+            was, after = before.get(what, ""), now.get(what, "not settled")
+            if was == after:
                 continue
-            stage = what.removeprefix("P")
-            reasons += [_why(old, report, int(stage))] if stage.isdigit() else []
+            is_stage = what[1:].isdigit()
+            reasons += [_why(old, report, int(what[1:]))] if is_stage else []
+            reason = reasons[-1] if is_stage else "; ".join({**dict.fromkeys(reasons)} or report["held"])
             found.append({"key": key, "student": plain(report["student"]), "what": what,
-                          "before": before.get(what, ""), "after": after,
-                          "grader": report["grader"], "reason": plain(
-                              reasons[-1] if stage.isdigit() else "; ".join(dict.fromkeys(reasons)))
-                          })
+                          "before": was, "after": after, "reason": plain(reason),
+                          "grader": report["grader"]})
     return found
 
 
@@ -112,7 +112,3 @@ def _without_notes(path: Path) -> bytes:
 def _rows(path: Path) -> list[dict[str, str]]:
     text = path.read_text("utf-8") if path.is_file() else ""
     return list(csv.DictReader(io.StringIO(text, newline="")))
-
-
-def _table(columns: tuple[str, ...], rows: list[dict]) -> bytes:
-    return roster.written([columns, *([row[name] for name in columns] for row in rows)])

@@ -49,8 +49,8 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
         "returns": student.returns,
         **asdict(store.settings),
-        **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "late",
-                         "step_credit")),
+        **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "free_days",
+                         "late", "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "refused": student.trouble or None, "notes": [*student.notes, *unchecked(found)],
         "aside": list(student.aside),
@@ -78,11 +78,6 @@ def _state(student: Submitted, found: list[dict]) -> str:
 def is_graded(report: dict) -> bool:
     """Whether a student handed something in and all of it is decided, perhaps by a person."""
     return report["points"] is not None and report["state"] not in EMPTY
-
-
-def kept(report: dict) -> bool:
-    """Whether nothing was handed in, and so the gradebook keeps what it holds."""
-    return report["points"] is None and report["state"] in EMPTY
 
 
 def for_a_person(report: dict) -> list[dict]:
@@ -189,7 +184,8 @@ def reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append({"held": [], "aside": []} | json.loads(path.read_bytes()))
+            found.append(dict.fromkeys(("held", "aside"), ()) | {"free_days": None}
+                         | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
@@ -236,21 +232,23 @@ def grades(reports: list[dict]) -> bytes:
     """grades.csv: one row per student, with empty cells for what is undecided."""
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
     table = [["student", "id", "login", "email", "state", "points", "max_points", "passed",
-              "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",
-              "as_published", *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)]]
+              "step_credit", "handed_in", "late_days", "free_days", "unsettled", "refused",
+              "notes", "as_published", *(f"p{n}" for n in numbers),
+              *(f"p{n}_outcome" for n in numbers)]]
     for report in reports:
-        stages = report["stages"]
+        stages, is_open = report["stages"], for_a_person(report)
+        kept = report["points"] is None and report["state"] in EMPTY
         table.append([
             *(plain(report[name]) for name in ("student", "id", "login", "email")), report["state"],
             *(report[name] for name in ("points", "max_points", "passed", "step_credit",
-                                        "handed_in", "late_days")),
+                                        "handed_in", "late_days", "free_days")),
             " ".join(f"p{n}" for n in report["unsettled"]),
             plain(report["refused"] or "; ".join(
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
             "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
-            *(None if stage in for_a_person(report) or report["held"] or kept(report) else
-              stage["points"] for stage in stages),
+            *(None if stage in is_open or report["held"] or kept else stage["points"]
+              for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return roster.written(table)
 

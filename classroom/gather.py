@@ -25,6 +25,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
@@ -45,9 +46,11 @@ GIVEN = {"autograder.py", "autograder_optional.py", "reference.py", "warmups.py"
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 PACKED = (*ARCHIVES, ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst")  # the others are not opened
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
-MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)_?(?P<file>.*)")
-# andersonanna_LATE_101_55101_problem_1.py; text typed in: ..._101_text.html
-CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)_?(?P<file>.*)")
+TEAM = re.compile(r"[^-]*\d[^-]*-")  # Team 7-Ben Braun
+# andersonanna_LATE_101_55101_problem_1.py; text typed in: ..._101_text.html; where names are hidden
+# anon_x2k9q_55101_problem_1.py.
+CANVAS = re.compile(r"(?P<name>(?P<hidden>anon_)[^_]+|.+?)_(?:LATE_)?(?(hidden)|(?P<id>\d+)_)"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
@@ -103,8 +106,8 @@ class Submitted:
     @property
     def is_due(self) -> bool:
         """Whether the learning system says that something was handed in."""
-        return bool(SUBMITTED.match(self.person.status)
-                    or not self.person.status and late.read(self.person.handed_in))
+        return bool(SUBMITTED.match(self.person.status) or self.person.handed_in.strip("- ")
+                    and not self.person.status.lower().startswith("no submission"))
 
 
 class Member(NamedTuple):
@@ -220,7 +223,7 @@ def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
         top, *below = inside.parts
         folders.update([top] * bool(below))
         found.setdefault(top, []).append(Member(PurePosixPath(*below or [top]), read))
-    return {name: Entry(name, name in folders, partial(_limited, theirs))
+    return {name: Entry(name, name in folders, partial(iter, theirs))
             for name, theirs in sorted(found.items()) if _is_ours(name)}
 
 
@@ -259,7 +262,7 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
             returns = name[:max(0, system.start("file"))] if canvas else \
                 f"{system['name']}_{system['id']}_assignsubmission_file/"
             file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
-            yield system["name"], system["id"], Place(
+            yield TEAM.sub("", system["name"], count=1), system["id"] or "", Place(
                 entry, typed or file, returns=returns,
                 marked_late=canvas and "_LATE_" in name)
         else:
@@ -386,8 +389,8 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str]
                 files[stage] = _only(named)
                 used[named[0]] = stage
         except Refused as error:
-            one = len(named) == 1 and not exact[stage]
-            refused[stage] = f"{_names(named)} " * one + str(error)
+            refused[stage] = f"{_names(named)} " * (named != exact[stage] and len(named) == 1) \
+                + str(error)
     if not (files or refused or any(near.values())) and (members or shut):
         raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
                       f"{_names(members)}")
@@ -457,9 +460,9 @@ def _meaning(code: bytes) -> str | bytes:
 
 def _code(member: Member) -> bytes:
     """The code of a file; that of a notebook is in its cells.  Raises Refused: there is none."""
-    if member.path.suffix.lower() != ".ipynb":
-        return member.read(MAX_BYTES + 1)
     try:
+        if member.path.suffix.lower() != ".ipynb":
+            return notebooks.exported(member.read(MAX_BYTES + 1))
         return notebooks.code(member.read(MOST_UNPACKED))
     except ValueError as error:
         raise Refused(str(error)) from None
@@ -495,7 +498,7 @@ def _names(members: list[Member]) -> str:
 def _members(place: Place, opened: ExitStack) -> list[Member]:
     """The files of a place.  Raises Refused: it is a link, or an archive that is damaged or leads
     out of its folder; OSError: it cannot be read."""
-    found = list(place.entry.members())
+    found = _limited([*islice(place.entry.members(), MOST_ENTRIES + 1)])
     if place.file:
         return [Member(PurePosixPath(place.file), found[0].read)]
     return found if place.entry.is_folder else _inside(found[0], MOST_HANDED_IN, opened)
@@ -537,12 +540,8 @@ def _in_students_folder(folder: Path) -> Iterator[Member]:
     def fail(error):
         raise error
 
-    entries = 0
     for top, folders, names in os.walk(folder, onerror=fail):
         here = Path(top)
-        entries += len(folders) + len(names)
-        if entries > MOST_ENTRIES:
-            raise Refused(f"more than {MOST_ENTRIES} files are in it")
         entered = [name for name in folders if not PROBLEM.fullmatch(name)
                    and not name.startswith(".") and name not in NOT_LOOKED_INTO
                    and not (here / name).is_symlink()]

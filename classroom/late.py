@@ -21,15 +21,23 @@ DOUBTED = "marked as late, but in time ({}): an override says the days or the po
 @dataclass(frozen=True)
 class Late:
     """The rules.  deadline: without a zone, in that of the times.  grace: minutes after it that
-    cost nothing.  days: the most days a hand-in may be late and still count.  per_day: the share of
-    the points that each day costs.  keep: which hand-in counts, the "last" one in time or the
-    "best"."""
+    cost nothing.  budget: the days of a term that cost nothing.  spent: days of it that were used,
+    with the id, login, address and name of whoever did.  days: the most days a hand-in may be late
+    and still count.  per_day: the share of the points that each day costs.  keep: which hand-in
+    counts, the "last" one in time or the "best"."""
 
     deadline: datetime
     days: int = 0
     per_day: float = 0.0
     keep: str = "last"
     grace: float = 0
+    budget: int = 0
+    spent: tuple[tuple[set[str], int], ...] = ()
+
+    def left(self, report: dict) -> int:
+        """How many days of the budget a student still has."""
+        own = {report.get(name, "").casefold() for name in ("id", "login", "email", "student")}
+        return max(0, self.budget - sum(days for keys, days in self.spent if keys & own))
 
     def days_of(self, time: datetime) -> int:
         """The days begun after the deadline; 0 before it and within the grace period."""
@@ -81,11 +89,6 @@ def extension(status: str) -> datetime | None:
     return read(found[1]) if found else None
 
 
-def of(text: str | None) -> datetime | None:
-    """A time of a student's JSON."""
-    return datetime.fromisoformat(text) if text else None
-
-
 def said(time: datetime) -> str:
     """ "2026-11-30 23:59 UTC+01:00", or a note that the zone is not known."""
     return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
@@ -94,14 +97,14 @@ def said(time: datetime) -> str:
 def apply(report: dict, late: Late | None, word=None) -> float:
     """Note in a report how late it is, and in "held" if a person has to say so.  word: an override
     of the days.  -> the share of the points that remains."""
-    report["late_days"], report["late"], report["held"] = None, "", []
+    report["late_days"], report["late"], report["held"], report["free_days"] = None, "", [], None
     if late is None:
         return 1.0
-    late = late.until(of(report.get("extension")))
+    late = late.until(read(report.get("extension") or ""))
     if word is not None:
         days = word.days_late
     elif report["handed_in"] is not None:
-        time = of(report["handed_in"])
+        time = read(report["handed_in"])
         days = late.days_of(time)
         shown, deadline = late.compared(time)
         report["held"] += [DOUBTED.format(said(time))] * (
@@ -109,12 +112,13 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     else:
         report["held"] += [UNKNOWN] * report["marked_late"]
         return 1.0
-    report["late_days"] = days
-    share = max(0.0, 1 - late.per_day * days) if days <= late.days else 0.0
+    free = min(days, late.left(report)) if days <= late.days else 0
+    report["late_days"], report["free_days"] = days, free if late.budget else None
+    share = max(0.0, 1 - late.per_day * (days - free)) if days <= late.days else 0.0
     if days:
         report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
             f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
-            f"more than the {late.days} that count")
+            f"more than the {late.days} that count") + f", {free} from the budget" * bool(free)
         if word is None:
             time, deadline = late.compared(time)
             report["late"] += f" ({said(time)}; the deadline was {said(deadline)})"

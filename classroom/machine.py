@@ -5,11 +5,10 @@ import os
 import pwd
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.host.accounts import find_user
+from grader.host.accounts import closed_to_others, find_user
 from grader.host.gpu_slots import GRADING_GIB
 from grader.host.processes import free_memory_gib
 
@@ -68,12 +67,15 @@ def account(worker_user: str, allow_root: bool) -> str:
     other = find_user(worker_user)
     uid = other[0] if other else os.geteuid()
     if uid == 0 and not allow_root:
+        path = next(iter(closed_to_others()), sys.executable)
+        target = os.path.realpath(path)
         raise ValueError(
             "want the files to run as another account than root, who can read and change "
-            "everything here; got no account that can read this Python "
-            f"({sys.executable}) and the folder {tempfile.gettempdir()}: install Python outside "
-            "/root, or name an account with --worker-user, or, where nothing else is on this "
-            "machine, say --allow-root")
+            f"everything here; got no account that can use {path}"
+            + f", a link to {target}" * (target != path) + ": make .venv anew with a Python that "
+            "is not below /root (rm -r .venv; make grade PYTHON=/usr/bin/python3), or name an "
+            "account with --worker-user, or, where nothing else is on this machine, say "
+            "--allow-root")
     if uid == 0:
         print("warning: the files run as root, without root's privileges; they can read and change "
               "whatever belongs to root where Landlock does not keep them from it.",

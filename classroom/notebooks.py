@@ -1,11 +1,22 @@
-"""Turns a notebook that was handed in into a problem file."""
+"""Turns a notebook that was handed in, or what nbconvert made of it, into a problem file."""
 
 import ast
 import json
+import re
 
 from grader.text import escape
 
 COMMANDS = ("%", "!", "?")  # how a line that only a notebook runs begins
+# What nbconvert makes of such a line.
+CONVERTED = re.compile(rb"^([ \t]*)get_ipython\(\)\..*$", re.MULTILINE)
+
+
+def exported(code: bytes) -> bytes:
+    """A .py, without the lines that nbconvert made of such commands.  Raises ValueError: one of
+    them was a whole cell."""
+    if cell := re.search(rb"^get_ipython\(\)\.run_cell_magic\('(\w+)", code, re.MULTILINE):
+        raise ValueError(f"has a cell that is not Python: it begins with %%{cell[1].decode()}")
+    return CONVERTED.sub(rb"\1pass", code)
 
 
 def code(notebook: bytes) -> bytes:

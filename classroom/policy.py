@@ -99,27 +99,40 @@ def read(path: Path | None) -> Policy:
     if not _is_amount(steps) or steps > shares["standard"]:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
-                  frozenset(optional), steps, _late(given.get("late"), wrong),
+                  frozenset(optional), steps, _late(given.get("late"), wrong, path.parent),
                   given.get("markers") == "required", given.get("missing") == "zero")
 
 
-def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | None:
+def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Path
+          ) -> Late | None:
     if given is None:
         return None
     if not isinstance(given, dict) or not {"deadline"} <= set(given) <= {
-            "deadline", "days", "per_day", "keep", "grace"}:
-        raise wrong("late with deadline, and perhaps grace, days, per_day and keep", given)
-    made = Late(**given)
+            "deadline", "days", "per_day", "keep", "grace", "budget", "spent"}:
+        raise wrong("late with deadline, and perhaps grace, days, per_day, keep, budget and spent",
+                    given)
+    names = given.get("spent", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise wrong('spent = ["../hw1/results/grades.csv"] or the like', names)
+    made = Late(**given | {"spent": tuple(row for name in names for row in _spent(folder / name))})
     for name, is_right, want in (
             ("deadline", type(made.deadline) is datetime,
              "deadline = 2026-11-30T23:59:00+01:00 or the like"),
             ("days", type(made.days) is int and made.days >= 0, "days of 0 or more"),
+            ("budget", type(made.budget) is int and made.budget >= 0, "a budget of 0 days or more"),
             ("per_day", _is_amount(made.per_day) and made.per_day <= 1, "per_day of 0 to 1"),
             ("grace", _is_amount(made.grace), "grace of 0 or more minutes"),
             ("keep", made.keep in ("last", "best"), 'keep = "last" or "best"')):
         if not is_right:
             raise wrong(want, getattr(made, name))
     return made
+
+
+def _spent(path: Path) -> list[tuple[set[str], int]]:
+    """Who has used how many days of the budget, by the grades.csv of another assignment."""
+    _, rows = roster.table(path, "--policy: spent", ("student", "freedays"))
+    return [({row.get(name, "").casefold() for name in ("id", "login", "email", "student")} - {""},
+             int(row["freedays"] or 0)) for row in rows]
 
 
 def _is_amount(value: object) -> bool:
@@ -241,7 +254,7 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
         report["held"] = []
     report["notes"] += report["held"]
     if state in EMPTY:
-        until = late.of(report["extension"])
+        until = late.read(report["extension"] or "")
         rules = (policy.late or until and late.Late(until) or None)
         if extended or rules and not rules.until(until).is_over():
             report["state"] = OPEN

@@ -16,13 +16,14 @@ from pathlib import Path
 HEADERS = {  # the names of each column, in lower case without spaces
     "name": ("name", "student", "fullname", "studentname"),
     "first": ("firstname", "givenname"), "last": ("lastname", "surname", "familyname"),
-    "id": ("id", "identifier", "idnumber", "studentid", "sid"),
+    "id": ("id", "identifier", "idnumber", "idnummer", "studentid", "sid", "sisuserid"),
     "login": ("login", "loginid", "sisloginid", "username"),
     "email": ("email", "emailaddress", "mail"),
-    "handed_in": ("lastmodifiedsubmission", "handedin"), "status": ("status",),
+    "handed_in": ("handedin", "lastmodifiedsubmission"), "status": ("status",),
     "extension": ("extension", "extensionuntil")}
 
 
+DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
 
@@ -38,6 +39,7 @@ class Person:
     handed_in: str = field(default="", compare=False)
     status: str = field(default="", compare=False)
     extension: str = field(default="", compare=False)
+    also: tuple[str, ...] = field(default=(), compare=False)  # other numbers of theirs
 
     @property
     def shown(self) -> str:
@@ -48,7 +50,7 @@ class Person:
         """All names that a folder of theirs may have, with the words of the name in any order."""
         words = re.split(r"[\s,]+", self.name)
         turned = {squash("".join(words[i:] + words[:i])) for i in range(len(words))}
-        return (turned | {squash(self.id), squash(self.login), squash(self.email)}) - {""}
+        return (turned | {*map(squash, (self.id, self.login, self.email, *self.also))}) - {""}
 
 
 def squash(text: str) -> str:
@@ -62,7 +64,11 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:  # as Excel saves a .csv
+            text = data.decode("cp1252")
         head = text.partition("\n")[0]
         delimiter = ";" if head.count(";") > head.count(",") else ","
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
@@ -116,6 +122,8 @@ def read(path: Path) -> list[Person]:
         person = {column: row[name] for column, name in columns.items() if name}
         parts = f"{person.pop('first', '')} {person.pop('last', '')}".strip()
         person["name"] = person.get("name") or parts
+        person["also"] = tuple(row[name] for name in HEADERS["id"] if row.get(name)
+                               and name != columns["id"])
         if any(person.values()) and not person["name"].startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
@@ -148,14 +156,17 @@ def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
         columns["name"] = headers[1] if 2 * len(names) > len(rows) else None
         columns["email"] = next((header for header in headers
                                  if all("@" in row[header] for row in rows)), None)
+        columns["handed_in"] = columns["handed_in"] or next((
+            header for header in headers[1:] if all(DATED.fullmatch(row[header]) for row in rows)
+            and any(row[header].strip("- ") for row in rows)), None)
 
 
 def match(name: str, id: str, people: list[Person], email: str = "") -> list[Person]:
     """The people whose submission this may be, by the learning system's name, id and email; several
     if these contradict each other."""
     given = {id.casefold(), email.casefold()} - {""}
-    by_id = [person for person in people
-             if given & {person.id.casefold(), person.email.casefold()}]
+    by_id = [person for person in people if given & {
+        each.casefold() for each in (person.id, person.email, *person.also)}]
     by_name = [person for person in people if squash(name) in person.keys]
     both = [person for person in by_id if person in by_name]
     return both or list(dict.fromkeys(by_id + by_name))

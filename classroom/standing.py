@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from classroom import roster, store
+from classroom import late, roster, store
 from classroom.book import EMPTY, for_a_person
 from classroom.gather import Submitted
 from classroom.policy import Policy, one
@@ -58,6 +58,17 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
                      aside=tuple(old["aside"]),
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
+
+
+def check_times(students: list[Submitted], listed: Path | None) -> None:
+    """Raises ValueError: the roster has a time that cannot be read."""
+    for person in (student.person for student in students):
+        for cell in (person.handed_in, person.extension):
+            if cell.strip("- ") and late.read(cell) is None:
+                raise ValueError(
+                    "want times such as 2026-11-30T23:59:00+01:00, or as Moodle writes them in "
+                    f"English; got {cell} of {person.shown} in {listed}: add a column handed_in "
+                    "with such times")
 
 
 def absent(students: list[Submitted], submissions: Path, listed: Path, policy: Policy

@@ -61,7 +61,7 @@ def check_ours(folder: Path, names: Iterable[str]) -> None:
     known = set(log.read_text("utf-8").splitlines()) if log.is_file() else set()
     for name in names:
         path = folder / name
-        if path.is_file() and _line(path.read_bytes(), name) not in known:
+        if path.is_file() and f"{sha256(path.read_bytes())} {name}" not in known:
             raise ValueError(f"--out: want nothing of your own where `grade` writes; got {path}, "
                              "which it did not write, or not like this: move it somewhere else")
 
@@ -74,10 +74,6 @@ def forget(folder: Path, key: str) -> None:
         log.write_text("".join(
             line for line in log.read_text("utf-8").splitlines(keepends=True)
             if not any(word in line for word in theirs)), "utf-8")
-
-
-def _line(contents: bytes, name: str) -> str:
-    return f"{sha256(contents)} {name}"
 
 
 class Store:
@@ -183,7 +179,7 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_relative_to(self.working) and path.parent != self.graded:
             with open(self.folder / WRITTEN, "a", encoding="utf-8") as log:  # before the file
-                log.write(_line(contents, path.relative_to(self.folder).as_posix()) + "\n")
+                log.write(f"{sha256(contents)} {path.relative_to(self.folder).as_posix()}\n")
         temporary = self.working / f"{secrets.token_hex(8)}.new"
         try:
             temporary.write_bytes(contents)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from classroom import gather as gathering
+from classroom import policy
 from classroom.gather import file_name, gather
 from grader.assignment.record import ROOT
 from grader.assignment.submission import MAX_BYTES
@@ -183,6 +184,17 @@ def test_a_notebook_whose_cells_make_one_file_is_that_file(tmp_path):
         "import", "torch", "def", "f():", "return", "1"]
 
 
+def test_what_nbconvert_made_of_a_notebook_is_graded_as_the_notebook(tmp_path):
+    text = "# In[1]:\n\nget_ipython().system('pip install x')\nx = 1\nif x:\n" \
+        "    get_ipython().run_line_magic('time', '')\n    get_ipython = x\n"
+    make(tmp_path / "class", {"anna": {2: text}, "ben": {
+        1: "one", 2: "get_ipython().run_cell_magic('bash', '', 'ls\\n')\n"}})
+    anna, ben = gather(tmp_path / "class")
+    assert anna.files[2].decode() == "# In[1]:\n\npass\nx = 1\nif x:\n    pass\n" \
+        "    get_ipython = x\n"
+    assert ben.refused == {2: "has a cell that is not Python: it begins with %%bash"}
+
+
 @pytest.mark.parametrize(("text", "says"), [
     (notebook("x = 1", "%%bash\nls"), "has a cell that is not Python: code cell 2 begins with %%b"),
     (notebook("def f(:"), "makes no Python file: code cell 1: invalid syntax"),
@@ -244,6 +256,22 @@ def test_a_download_of_canvas(tmp_path):
         "andersonanna", "101", {1: b"one", 2: b"one"}, {})
     assert (ben.name, ben.files) == ("braunben", {1: b"one"})
     assert mia.trouble == "no problem_1.py ... problem_9.py is in it, but text"
+
+
+def test_a_download_of_canvas_that_hides_the_names(tmp_path):
+    for name in ("anon_lmzFN_5500_problem_1.py", "anon_lmzFN_5501_problem_2.py",
+                 "anon_x3A9q_LATE_5502_problem_2.py", "anon_Bb1_text.html"):
+        (tmp_path / name).write_text("one")
+    text, anna, ben = gather(tmp_path)
+    assert (anna.name, anna.files, anna.returns) == (
+        "anon_lmzFN", {1: b"one", 2: b"one"}, "anon_lmzFN_5500_")
+    assert ben.marked_late and ben.files == {2: b"one"} and text.trouble
+
+
+def test_a_download_of_moodle_with_teams(tmp_path):
+    make(tmp_path, {"Team_7-Ben Braun_102_assignsubmission_file": {2: "two"},
+                    "Team 12-Anna-Lena Anderson_101_assignsubmission_file": ANNA})
+    assert [student.name for student in gather(tmp_path)] == ["Anna-Lena Anderson", "Ben Braun"]
 
 
 # ------------------------------------------------------------------------- the roster
@@ -328,6 +356,22 @@ def test_what_systems_export_is_a_roster(tmp_path, text):
     (student,) = gather(tmp_path / "class", listed(tmp_path, text))
     assert student.files and student.person.id == "101"
     assert student.person.email == ("" if "SIS" in text else "a@x")
+
+
+def test_every_number_of_a_student_finds_them(tmp_path):
+    make(tmp_path / "class", {"s1234": ANNA})
+    text = "Identifier,Full name,ID number,Email address,Status\n" \
+        "Participant 101,Anna Anderson,S1234,a@x,-\nParticipant 102,Ben,S99,b@x,-\n"
+    anna, ben = gather(tmp_path / "class", listed(tmp_path, text))
+    assert anna.files and anna.person.id == "101" and not ben.files
+    assert policy.one("s99", [anna, ben], "--overrides") is ben
+
+
+def test_a_roster_as_excel_saves_it(tmp_path):
+    make(tmp_path / "class", {"Müller Jörg": ANNA})
+    (tmp_path / "roster.csv").write_bytes("Name;ID\nJörg Müller;7\n".encode("cp1252"))
+    (student,) = gather(tmp_path / "class", tmp_path / "roster.csv")
+    assert student.name == "Jörg Müller" and student.files
 
 
 def test_where_names_are_hidden_a_worksheet_has_numbers_only(tmp_path):
@@ -650,7 +694,7 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize(("name", "contents", "says"), [
     ("index.csv", b"who,path\nanna,x\n", "columns name, path"),
     ("index.csv", b"", "columns name, path"),
-    ("index.csv", b"name,path\nann\xff,x\n", "UTF-8"),
+    ("index.csv", b"name,path\nann\x81,x\n", "UTF-8"),
     ("index.csv", b"name,path\n", "got none"),
     ("index.txt", b"name,path\nanna,x\n", "want a folder"),
 ])

@@ -220,6 +220,47 @@ def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):
     assert "it is not known when 1 of 3 students handed in" in capsys.readouterr().out
 
 
+GERMAN = "ID,Vollständiger Name,Status,Bewertung,Zuletzt geändert (Abgabe){more}\n" \
+    'Teilnehmer/in11,Anna,Zur Bewertung abgegeben,-,"Montag, 30. November 2026, 13:00"{time}\n' \
+    "Teilnehmer/in12,Ben,Keine Abgabe,-,-{none}\nTeilnehmer/in13,Cleo,Keine Abgabe,-,-{none}\n"
+
+
+def test_times_in_another_language_ask_for_a_column_of_plain_ones(tmp_path, monkeypatch, capsys):
+    make(tmp_path / "in", {"Anna_11_assignsubmission_file": {2: "pass"}})
+    (tmp_path / "policy.toml").write_text(
+        "[late]\ndeadline = 2026-11-30T12:00:00\ndays = 1\nper_day = 0.5\n")
+    grade = classes.program(monkeypatch, tmp_path)
+    options = ("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml",
+               "--partial")
+    (tmp_path / "class.csv").write_text(GERMAN.format(more="", time="", none=""), "utf-8")
+    assert grade(*options) == 2
+    assert "got Montag, 30. November 2026, 13:00 of Anna" in (said := capsys.readouterr().err)
+    assert "add a column handed_in" in said and not (tmp_path / "out").exists()
+    (tmp_path / "class.csv").write_text(GERMAN.format(
+        more=",handed_in", time=",2026-11-30T13:00", none=","), "utf-8")
+    assert grade(*options) == 0
+    assert ",50.0,100," in (tmp_path / "out/grades.csv").read_text()
+
+
+def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
+    (tmp_path / "hw1.csv").write_text(
+        "student,id,login,email,late_days,free_days\nAnna,7,,,2,2\nBen,8,,,1,\n")
+    path = tmp_path / "policy.toml"
+    path.write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 4\nper_day = 0.1\n"
+                    "budget = 3\nspent = ['hw1.csv']\n")
+    rules = policy.read(path)
+    for id, hours, points, free in (("7", 47, 90.0, 1), ("8", 47, 100.0, 2), ("8", 95, 90.0, 3),
+                                    ("8", 1000, 0.0, 0), ("8", -1, 100.0, 0)):
+        made = report(hours) | {"id": id, "student": "x"}
+        policy.apply(made, rules)
+        assert (made["points"], made["free_days"]) == (points, free)
+    for wrong, says in (("budget = -1", "want a budget of 0"), ("spent = 3", "want spent ="),
+                        ("spent = ['gone.csv']", "want a table, a .csv; got")):
+        path.write_text(f"[late]\ndeadline = 2026-11-30T12:00:00Z\n{wrong}\n")
+        with pytest.raises(ValueError, match=says):
+            policy.read(path)
+
+
 def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):
     make(tmp_path, {"first": {2: "x"}})
     (tmp_path / "index.csv").write_text("name,path,time\nanna,first,yesterday\n")

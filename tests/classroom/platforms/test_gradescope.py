@@ -116,9 +116,9 @@ def test_an_empty_one_has_no_file(run):
     assert not any(test["score"] for test in tests.values())
 
 
-def test_a_name_that_is_nearly_right_is_no_failed_test(run):
-    test = run({"problem_2 (1).py": "pass\n"})["2"]
-    assert "status" not in test and "want problem_2.py; got problem_2 (1).py" in test["output"]
+def test_two_names_that_are_nearly_right_are_no_failed_test(run):
+    test = run({"problem_2 (1).py": "pass\n", "problem2.py": "other"})["2"]
+    assert "status" not in test and "not the same: problem2.py, problem_2 (1).py" in test["output"]
 
 
 def test_what_its_own_deadline_cuts_off_is_not_judged(run, decided):
