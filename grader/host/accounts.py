@@ -52,15 +52,21 @@ def find_user(name: str) -> tuple[int, int] | None:
                          f"{pwd.getpwuid(os.geteuid()).pw_name}")
     if entry.pw_uid == 0:
         raise ValueError(f"want an account without privileges; got {name!r}, which is root")
-    needed = [sys.executable, *python_folders(), tempfile.gettempdir()]
-    closed = [path for path in needed if not _is_open(path)]
-    closed += [str(path) for path in Path("/dev").glob("nvidia[0-9]*")
-               if path.stat().st_mode & 0o6 != 0o6]
+    closed = closed_to_others()
     if closed and automatic:
         return None
     if closed:
         raise ValueError(f"want a Python that {name!r} can read; got {closed[0]}")
     return entry.pw_uid, entry.pw_gid
+
+
+def closed_to_others() -> list[str]:
+    """What a worker needs and an account without privileges cannot use: of Python, the temporary
+    folder and the GPUs."""
+    needed = [sys.executable, *python_folders(), tempfile.gettempdir()]
+    return [path for path in needed if not _is_open(path)] + [
+        str(path) for path in Path("/dev").glob("nvidia[0-9]*")
+        if path.stat().st_mode & 0o6 != 0o6]
 
 
 def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, int] | None:

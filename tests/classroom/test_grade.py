@@ -141,6 +141,22 @@ def test_a_class_is_not_graded_as_root_unless_that_is_allowed(tmp_path, monkeypa
     assert page.exists() == (code == 0)
 
 
+def test_a_python_below_root_is_named_with_its_target_before_anything_is_read(
+        tmp_path, monkeypatch, capsys):
+    grade = program(monkeypatch, tmp_path)
+    monkeypatch.setattr("tests.classroom.classes.AS", ())
+    monkeypatch.setattr("classroom.machine.os.geteuid", lambda: 0)
+    monkeypatch.setattr("classroom.machine.find_user", lambda name: None)
+    (tmp_path / "hidden").mkdir(mode=0o700)
+    (tmp_path / "hidden/python3").touch()
+    (tmp_path / "python").symlink_to("hidden/python3")
+    monkeypatch.setattr("classroom.machine.closed_to_others", lambda: [str(tmp_path / "python")])
+    assert grade(submissions=tmp_path / "gone") == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/python, a link to {tmp_path}/hidden/python3" in said
+    assert "make grade PYTHON=" in said and "SUBMISSIONS" not in said
+
+
 def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
     make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {}})
     (tmp_path / "class/ben/problem2.py").write_text(RIGHT)
