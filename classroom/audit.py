@@ -75,7 +75,8 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
                 continue
             is_stage = what[1:].isdigit()
             reasons += [_why(old, report, int(what[1:]))] if is_stage else []
-            reason = reasons[-1] if is_stage else "; ".join({**dict.fromkeys(reasons)} or report["held"])
+            reason = reasons[-1] if is_stage else "; ".join(
+                dict.fromkeys(reasons or report["held"]))
             found.append({"key": key, "student": plain(report["student"]), "what": what,
                           "before": was, "after": after, "reason": plain(reason),
                           "grader": report["grader"]})

@@ -54,7 +54,6 @@ CANVAS = re.compile(r"(?P<name>(?P<hidden>anon_)[^_]+|.+?)_(?:LATE_)?(?(hidden)|
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
-SUBMITTED = re.compile("submitted", re.IGNORECASE)  # how Moodle's status of a hand-in begins
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
 NESTED = 2  # levels of archives in an archive
 MOST_ARCHIVES = 8  # of one student, beside or in each other
@@ -106,8 +105,9 @@ class Submitted:
     @property
     def is_due(self) -> bool:
         """Whether the learning system says that something was handed in."""
-        return bool(SUBMITTED.match(self.person.status) or self.person.handed_in.strip("- ")
-                    and not self.person.status.lower().startswith("no submission"))
+        status = self.person.status.lower()  # Moodle's
+        return status.startswith("submitted") or bool(self.person.handed_in.strip("- ")) \
+            and not status.startswith("no submission")
 
 
 class Member(NamedTuple):
@@ -486,8 +486,7 @@ def _stages_in(member: Member) -> set[int]:
 
 def _has_number(stage: int, member: Member, home: PurePosixPath) -> bool:
     """Whether its name has this number: p2.py, problem_2/solution.py."""
-    path = str(member.path).removeprefix(f"{home}/")
-    return re.search(rf"(?<!\d)0*{stage}(?!\d)", path) is not None
+    return bool(re.search(rf"(?<!\d)0*{stage}(?!\d)", str(member.path).removeprefix(f"{home}/")))
 
 
 def _names(members: list[Member]) -> str:

@@ -247,13 +247,12 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
             stage["override"] = {"reason": word.reason, "was": stage["points"]}
             stage["points"] = word.points
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
-    is_kept, state = False, report.get("state")
-    if state not in EMPTY and not extended:
+    is_kept = False
+    if report.get("state") not in EMPTY and not extended:
         report["held"] += [DRAFT] * report.get("status", "").lower().startswith("draft")
-    if len(given) == len(stages):
-        report["held"] = []
+    report["held"] = report["held"] if len(given) < len(stages) else []
     report["notes"] += report["held"]
-    if state in EMPTY:
+    if report.get("state") in EMPTY:
         until = late.read(report["extension"] or "")
         rules = (policy.late or until and late.Late(until) or None)
         if extended or rules and not rules.until(until).is_over():

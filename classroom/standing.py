@@ -67,8 +67,7 @@ def check_times(students: list[Submitted], listed: Path | None) -> None:
             if cell.strip("- ") and late.read(cell) is None:
                 raise ValueError(
                     "want times such as 2026-11-30T23:59:00+01:00, or as Moodle writes them in "
-                    f"English; got {cell} of {person.shown} in {listed}: add a column handed_in "
-                    "with such times")
+                    f"English; got {cell} of {person.shown} in {listed}: add a column handed_in")
 
 
 def absent(students: list[Submitted], submissions: Path, listed: Path, policy: Policy
