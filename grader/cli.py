@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import functools
 import os
+import re
 import secrets
 import signal
 import sys
@@ -26,6 +27,8 @@ from grader.report.screen import Reporter
 TYPES = {"N": int, "S": float, "X": float, "GIB": float} | dict.fromkeys(
     ("STEP", "NAME", "1-7", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"),
     str)  # of an option's value; others are paths
+# What is meant as --p3: p3, --P3, -p3, 3, --p 3, problem_3.py, and any dash that a text had.
+PROBLEM = re.compile(r"\W*(?:p|problem)?[\s_=-]*(\d{0,3})(?:\.py)?", re.IGNORECASE)
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 NOT_GRADED = b"""<!doctype html>
@@ -94,8 +97,9 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     numbers = tuple(n for n in numbers if n in everything)
     parser = _parser(numbers, program)
     arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parser.error(_unknown(unknown[0], everything))
+    if unknown or arguments.p is not None:
+        parser.error(_unknown(unknown[0] if unknown else f"--p {arguments.p}".rstrip(), numbers,
+                              everything))
     if arguments.hint is not None:
         with _refusing("--hint"):
             print(hints.next_hint(arguments.hint))
@@ -139,6 +143,7 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     for n in numbers:
         add(f"--p{n}", f"grade problem_{n}.py")
     parser.set_defaults(warmup=False)
+    parser.add_argument("--p", nargs="?", const="", help=argparse.SUPPRESS)  # --p 3, --p=3
     if 1 in numbers:
         add("--warmup", "grade warmups/warmups.py")
     add("--submission DIR", "where the problem files are (default: here)", default=Path("."))
@@ -179,11 +184,15 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _unknown(argument: str, everything: list[int]) -> str:
-    for n in everything:
-        if argument == f"--p{n}":
-            return f"want a problem of this program; for that one: {overview.program(n)}"
-    return f"want an option that --help lists; got {argument}"
+def _unknown(argument: str, numbers: tuple[int, ...], everything: list[int]) -> str:
+    """What is wrong with an argument that is no option."""
+    if not (match := PROBLEM.fullmatch(argument)):
+        return f"want an option that --help lists; got {argument}"
+    n = int(match[1] or 0)
+    if n in everything and n not in numbers:
+        return f"want a problem of this program; for that one: {overview.program(n)}"
+    wanted = f"--p{n}" if n in numbers else f"--p{numbers[0]} to --p{numbers[-1]}"
+    return f"want {wanted}; got {argument}"
 
 
 def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from grader import cli
 from grader.assignment import record
 from tests.commands import grader
 
@@ -66,7 +67,9 @@ def test_help_answers_without_importing_torch(program, tmp_path):
 
 @pytest.mark.parametrize("arguments, words", [
     (["--p8"], "want a problem of this program; for that one: python autograder_optional.py --p8"),
-    (["--p10"], "want an option that --help lists; got --p10"),
+    (["--p10"], "want --p1 to --p7; got --p10"),
+    (["p8"], "want a problem of this program; for that one: python autograder_optional.py --p8"),
+    (["--all"], "want an option that --help lists; got --all"),
     (["--submission", "/nowhere"], "want a directory; got /nowhere"),
     (["--json", "/nowhere/out.json"], "want a file in a directory that exists"),
     (["--timeout", "0"], "--timeout: want a number of seconds above 0; got 0"),
@@ -83,6 +86,26 @@ def test_help_answers_without_importing_torch(program, tmp_path):
 def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):
     done = grader(*arguments)
     assert done.returncode == 2 and words in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments, got", [
+    (["p2"], "p2"), (["--P2"], "--P2"), (["-p2"], "-p2"), (["P2", "--quick"], "P2"), (["2"], "2"),
+    (["--p", "2"], "--p 2"), (["--p=2"], "--p 2"), (["\u2013p2"], "\u2013p2"),
+    (["\u2014p2"], "\u2014p2"), (["problem_2.py"], "problem_2.py"), (["--problem2"], "--problem2"),
+    (["--p1", "2"], "2"), (["--p-2"], "--p-2")])
+def test_a_problem_that_is_asked_for_otherwise_is_told_its_option(capsys, arguments, got):
+    with pytest.raises(SystemExit) as end:
+        cli.main("autograder.py", arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: want --p2; got {got}\n")
+
+
+@pytest.mark.parametrize("program", ["autograder.py", "autograder_optional.py"])
+def test_where_python_may_not_look_beside_the_program_it_says_so(program):
+    done = subprocess.run([sys.executable, "-P", str(ROOT / program), "--help"], text=True,
+                          capture_output=True, timeout=600, env={**os.environ, "PYTHONPATH": ""})
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.endswith("Next: unset PYTHONSAFEPATH\n")
 
 
 def test_a_right_submission_passes_with_exit_0(tmp_path):

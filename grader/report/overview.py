@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from grader.assignment.record import WARM_UPS, grader_of
+from grader.assignment.record import ROOT, WARM_UPS, grader_of
 from grader.assignment.submission import Submission, read
 from grader.course.stages import STAGES, no_triton
 from grader.report.results import StageResult
@@ -44,8 +44,10 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     there = [n for n, file in files.items() if file.state != "missing"]
     if not there:
         names = " ... ".join(f"problem_{n}.py" for n in dict.fromkeys((numbers[0], numbers[-1])))
-        return [f"There is no {names} in {directory}.",
-                f"Next: {program(numbers[0])} --submission FOLDER"]
+        where = "this folder" if directory == Path(".") else directory
+        to_do = f"{program(numbers[0])} --submission FOLDER"
+        return [f"There is no {names} in {where}.",
+                f"Next: {_entered(numbers[0], directory) or to_do}"]
     lines = ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
     if 1 in there and (gentle := len(read(directory, WARM_UPS, "").blank_steps)):
         asked = command(1, directory, asked="--warmup")
@@ -57,12 +59,22 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     return lines
 
 
+def _entered(number: int, directory: Path) -> str:
+    """The command for somebody who is above the folder of this program and its problems, or "" """
+    here, path = Path.cwd(), ROOT / f"problem_{number}.py"
+    if directory != Path(".") or here not in ROOT.parents or not path.exists():
+        return ""
+    return f"cd {escape(shlex.quote(str(ROOT.relative_to(here))))}, then {program(number)}"
+
+
 def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> str:
     """What to do next in a stage that has not passed: fix what is wrong, write blank steps, or run
     its command.  to_fix: "fix step 3.5", or "" """
     if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
+    if file.state == "missing" and (entered := _entered(number, directory)):
+        return entered
     if origins := _to_copy(file, directory):
         return copying(number, directory) or begin(  # nothing to copy has been written
             min(int(origin.partition(".")[0]) for origin in origins), directory)

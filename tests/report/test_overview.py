@@ -80,6 +80,16 @@ def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
                      "Next: python autograder.py --p1 --submission FOLDER"]
 
 
+def test_above_the_folder_of_the_course_one_is_sent_into_it(monkeypatch):
+    monkeypatch.chdir(ROOT.parent)
+    into = f"cd {ROOT.name}, then python autograder.py --p2"
+    assert overview.first_screen([2, 3], Path(".")) == [
+        "There is no problem_2.py ... problem_3.py in this folder.", f"Next: {into}"]
+    missing = [StageResult(2, "", 100, "missing")]
+    assert overview.after_run(missing, [2, 3], Path("."), False, False) == into
+    assert overview.after_run(missing, [2, 3], ROOT / "nowhere", False, False).startswith("python ")
+
+
 def test_what_has_not_passed_gets_its_own_command_again_unless_steps_are_blank(folder):
     assert overview.begin(3, folder, " --quick").startswith("read problem_3.py, write step 3.1")
     solve(folder, 3)
