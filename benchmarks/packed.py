@@ -1,10 +1,11 @@
-"""python -m benchmarks.packed [ours alone flex fa4]: packed sequences, those named or all four.
+"""python -m benchmarks.packed [ours alone flex fa4 fla]: packed sequences, those named or all.
 
-GPT-OSS's and Llama-3's heads in bfloat16, sequences of one length and of many.  `ours` is
+GPT-OSS's and Llama-3's heads in bfloat16, sequences of one length and of many. `ours` is
 sink_attn.attention_varlen; `alone` sink_attn.attention on each sequence, as it picks its kernels;
-`flex` flex_attention with a document mask, which takes minutes to compile; `fa4` FlashAttention-4,
-where it is installed.  Whole calls, in turn, median of some rounds.  A line of JSON each goes to
-$OUT/packed.jsonl, or the folder it is called from.
+`flex` flex_attention with a document mask, which takes minutes to compile; `fa4` FlashAttention-4
+and `fla` parallel_attn of flash-linear-attention, where they are installed. Whole calls, in turn,
+median of some rounds. A line of JSON each goes to $OUT/packed.jsonl, or the folder it is called
+from.
 """
 
 import functools
@@ -117,8 +118,20 @@ def fa4(work: Packing, cu_seqlens):
     return attend
 
 
+def fla(work: Packing, cu_seqlens):
+    from fla.ops.attn import parallel_attn
+
+    def attend(q, k, v, x):
+        return parallel_attn(
+            *(t[None] for t in (q, k, v)), window_size=work.window, cu_seqlens=cu_seqlens.long(),
+            sink_bias=x,
+        )[0]
+
+    return attend
+
+
 OURS = ("ours", "alone")
-KERNELS = {"ours": ours, "alone": alone, "flex": flex, "fa4": fa4}
+KERNELS = {"ours": ours, "alone": alone, "flex": flex, "fa4": fa4, "fla": fla}
 
 
 # --------------------------------------------------------------------- timing

@@ -214,11 +214,17 @@ def fa4(work: Workload, tensors: Tensors, options) -> Call:
         o = flash_attn_func(q, k, v, causal=work.causal, window_size=window, learnable_sink=sinks)
         return o[0] if isinstance(o, tuple) else o
 
-    def swap(t):
-        return t.transpose(1, 2).contiguous() if t.dim() == 4 else t
+    return _rows_first(attend, tensors)
 
-    inputs = _leaves(tensors, swap)
-    return Call(attend, inputs, None if tensors.do is None else swap(tensors.do), swap)
+
+def fla(work: Workload, tensors: Tensors, options) -> Call:
+    """parallel_attn of flash-linear-attention, in Triton; tensors (B, N, H, D)."""
+    from fla.ops.attn import parallel_attn
+
+    def attend(q, k, v, sinks=None):
+        return parallel_attn(q, k, v, window_size=work.window, sink_bias=sinks)
+
+    return _rows_first(attend, tensors)
 
 
 def tutorial(work: Workload, tensors: Tensors, options) -> Call:
@@ -250,6 +256,12 @@ def _cannot_sdpa(work: Workload, options) -> str:
 
 def _cannot_fa4(work: Workload, options) -> str:
     return "sinks" if work.sinks else _not_installed("flash_attn.cute")
+
+
+def _cannot_fla(work: Workload, options) -> str:
+    if work.sinks or not work.causal:
+        return "sinks" if work.sinks else "full"
+    return _not_installed("fla.ops.attn")
 
 
 def _cannot_flex_flash(work: Workload, options) -> str:
@@ -312,6 +324,7 @@ PEERS = {
     "flex": Peer(flex),
     "flex_flash": Peer(functools.partial(flex, backend="FLASH"), _cannot_flex_flash),
     "fa4": Peer(fa4, _cannot_fa4),
+    "fla": Peer(fla, _cannot_fla),
     "tutorial": Peer(tutorial, _cannot_tutorial),
 }
 OURS = ("stages", "fast")  # always timed, and compared with the others
@@ -319,7 +332,7 @@ OWN = (*OURS, "gluon", "baseline")  # no competitors; judged by float32, and the
 # What is shown, where it is not the name.
 TITLES = {"fast": "sink_attn", "gluon": "sink_attn (Gluon)", "cudnn_fe": "cudnn (frontend)",
           "flex_flash": "flex (FLASH)"}
-TRITON_PEERS = ("flex", "tutorial")
+TRITON_PEERS = ("flex", "fla", "tutorial")
 HOPPER_PEERS = ("cudnn", "cudnn_fe", "flex_flash", "fa4")
 
 
@@ -328,6 +341,16 @@ def _leaves(tensors: Tensors, change=lambda t: t) -> tuple[torch.Tensor, ...]:
     """The inputs, changed, as new leaves that ask for a gradient where there is a backward."""
     wanted = tensors.do is not None
     return tuple(change(t).detach().requires_grad_(wanted) for t in tensors.inputs())
+
+
+def _rows_first(attend: Callable, tensors: Tensors) -> Call:
+    """The call of a peer whose tensors are (B, N, H, D)."""
+
+    def swap(t):
+        return t.transpose(1, 2).contiguous() if t.dim() == 4 else t
+
+    do = None if tensors.do is None else swap(tensors.do)
+    return Call(attend, _leaves(tensors, swap), do, swap)
 
 
 def _mask_mod(window: int | None, sinks: int) -> Callable:

@@ -58,15 +58,8 @@ def summary(results: dict) -> list[str]:
     """Three lines for each of OURS over the table's workloads: at least, and geometric mean."""
     lines = []
     timed = _names(_group(results, "table"))
-    triton, hopper = ([column(name) for name in names if name in timed]
-                      for names in (TRITON_PEERS, HOPPER_PEERS))
-    against = (
-        (f"the fastest Triton peer ({', '.join(triton)})", TRITON_PEERS),
-        ("fa2", ("fa2",)),
-        (f"the {'faster' if len(hopper) == 2 else 'fastest'} of {', '.join(hopper)}",
-         HOPPER_PEERS),
-    )
-    for own, (title, names) in itertools.product(OURS, against):
+    for own, names in itertools.product(OURS, (TRITON_PEERS, ("fa2",), HOPPER_PEERS)):
+        title = _fastest([column(name) for name in names if name in timed])
         found = [(ratio, record["label"]) for record in _group(results, "table")
                  if (ratio := best_ratio(record, own, names)) is not None]
         if not found:
@@ -76,6 +69,13 @@ def summary(results: dict) -> list[str]:
         lines.append(f"{column(own)} against {title}: at least {min(found)[0]:.2f}x "
                      f"({min(found)[1]}), geometric mean {mean:.2f}x, over {len(found)} workloads")
     return lines
+
+
+def _fastest(titles: list[str]) -> str:
+    """Whose time a ratio is to, by the names of those that were timed."""
+    if len(titles) < 2:
+        return "".join(titles) or "nobody"
+    return f"the {'faster' if len(titles) == 2 else 'fastest'} of {', '.join(titles)}"
 
 
 def tflops(record: dict, ms: float) -> float:

@@ -161,6 +161,8 @@ def test_a_peer_that_cannot_do_a_workload_says_why():
     assert PEERS["fa4"].cannot(tiny(7), OPTIONS) == "sinks"
     assert PEERS["cudnn_fe"].cannot(tiny(7), OPTIONS) == "sinks"
     assert PEERS["cudnn_fe"].cannot(replace(window, direction="backward"), OPTIONS) == "sink logits"
+    assert PEERS["fla"].cannot(tiny(7), OPTIONS) == "sinks"
+    assert PEERS["fla"].cannot(tiny(3), OPTIONS) == "full"
     assert PEERS["tutorial"].cannot(tiny(4), OPTIONS) == "no file"
     given = Namespace(tutorial="some.py")
     assert PEERS["tutorial"].cannot(tiny(4), given) == "D=16"
@@ -195,6 +197,22 @@ def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direct
     work = replace(SMALL, window=window, sinks=0, direction=direction)
     tensors = peers.make_tensors(work, "cpu", torch.float32)
     assert measure.error(_answer("fa4", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("window", [None, 17])
+def test_fla_gets_its_own_layout_and_a_window_that_counts_the_query(window, direction, monkeypatch):
+    def parallel_attn(q, k, v, *, window_size, sink_bias):
+        assert window_size == window and all(t.is_contiguous() for t in (q, k, v))
+        naive = PEERS["naive"].build(work, tensors, OPTIONS).attend
+        return naive(*(t.transpose(1, 2) for t in (q, k, v)), sink_bias).transpose(1, 2)
+
+    module = SimpleNamespace(parallel_attn=parallel_attn)
+    for name in ("fla", "fla.ops", "fla.ops.attn"):
+        monkeypatch.setitem(sys.modules, name, module)
+    work = replace(SMALL, window=window, sinks=0, direction=direction)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    assert measure.error(_answer("fla", work, tensors), _truth(work, tensors)) < 1e-5
 
 
 @pytest.mark.parametrize("window", [None, 17])
@@ -570,6 +588,12 @@ def test_the_text_shows_times_bound_and_fastest(made_up):
 def test_a_time_is_told_in_three_digits():
     times = 0.0080, 1.2345, 152.4, 1234.5
     assert [tables.digits(ms) for ms in times] == ["0.00800", "1.23", "152", "1.23e+03"]
+
+
+def test_a_ratio_says_which_peers_were_timed_and_calls_one_alone_no_fastest():
+    assert tables._fastest(["flex"]) == "flex"
+    assert tables._fastest(["flex", "fla"]) == "the faster of flex, fla"
+    assert tables._fastest(["flex", "fla", "tutorial"]) == "the fastest of flex, fla, tutorial"
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
