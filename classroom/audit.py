@@ -73,10 +73,9 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
             was, after = before.get(what, ""), now.get(what, "not settled")
             if was == after:
                 continue
-            is_stage = what[1:].isdigit()
-            reasons += [_why(old, report, int(what[1:]))] if is_stage else []
-            reason = reasons[-1] if is_stage else "; ".join(
-                dict.fromkeys(reasons or report["held"]))
+            single = what[1:].isdigit()
+            reasons += [_why(old, report, int(what[1:]))] if single else []
+            reason = reasons[-1] if single else "; ".join(dict.fromkeys(reasons or report["held"]))
             found.append({"key": key, "student": plain(report["student"]), "what": what,
                           "before": was, "after": after, "reason": plain(reason),
                           "grader": report["grader"]})

@@ -78,13 +78,15 @@ def absent(students: list[Submitted], submissions: Path, listed: Path, policy: P
     listed: the roster.  Raises ValueError: at least half of the class has no files
     although their time is over, as when SUBMISSIONS is packed in another way.
     """
-    gone = [student for student in students if student.is_nothing and not (
-        policy.late and not policy.late.until(student.extension).is_over())]
-    if 2 * len(gone) >= len(students):
-        others = [student.name for student in students if not student.is_nothing and student.notes]
+    rules = policy.late and replace(policy.late, days=0)  # by then most have handed in
+    gone = [student for student in students if student.is_nothing and (
+        student.is_due or not rules or rules.until(student.extension).is_over())]
+    others = [student.name for student in students if "not on the roster" in student.notes]
+    here = sum(not student.is_nothing for student in students) - len(others)
+    if len(gone) >= max(1, here):
         raise ValueError(
-            f"SUBMISSIONS: want files of most of the {len(students)} students of {listed.name}; got"
-            f" none of {len(gone)} in {submissions}"
+            f"SUBMISSIONS: want files of most of the {len(gone) + here} students of {listed.name} "
+            f"who should have handed in; got none of {len(gone)} in {submissions}"
             + f", but {', '.join(others[:3])}" * bool(others)
             + ": give the whole download as it was made, or say --partial if the others are not to "
             "be here")

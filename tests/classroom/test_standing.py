@@ -175,7 +175,8 @@ def of_worksheet(folder) -> dict[str, str]:
 
 
 CLASS = [("11", "Anna", "Submitted for grading", ""), ("12", "Ben", "Submitted for grading", ""),
-         ("13", "Cleo", "No submission", "55.00"), ("14", "Dora", "No submission", "")]
+         ("13", "Cleo", "No submission", "55.00"), ("14", "Dora", "No submission", ""),
+         ("16", "Finn", "Submitted for grading", "")]
 
 
 @pytest.fixture
@@ -184,6 +185,7 @@ def moodle(grade, tmp_path):
     shutil.rmtree(tmp_path / "in")
     make(tmp_path / "in", {"Anna_11_assignsubmission_file": {2: "pass"},
                            "Ben_12_assignsubmission_file": {2: "wrong"},
+                           "Finn_16_assignsubmission_file": {2: "pass # f"},
                            "Eve_15_assignsubmission_file": {2: "pass # e"}})
     worksheet(tmp_path, *CLASS)
     return partial(grade, "--moodle", tmp_path / "worksheet.csv")
@@ -191,7 +193,8 @@ def moodle(grade, tmp_path):
 
 def test_who_handed_in_nothing_keeps_what_the_worksheet_holds(moodle, tmp_path, capsys):
     assert moodle() == 3, "Eve is not in the worksheet"
-    assert of_worksheet(tmp_path) == {"Anna": "100.00", "Ben": "0.00", "Cleo": "55.00", "Dora": ""}
+    assert of_worksheet(tmp_path) == {
+        "Anna": "100.00", "Ben": "0.00", "Cleo": "55.00", "Dora": "", "Finn": "100.00"}
     assert "2 handed in nothing" in capsys.readouterr().out
 
 
@@ -204,7 +207,7 @@ def test_where_missing_is_zero_only_those_have_it_whose_time_is_over(
         moodle, tmp_path, deadline, status, state, shown):
     (tmp_path / "policy.toml").write_text(
         f"missing = 'zero'\n[late]\ndeadline = {deadline}\n")
-    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", status, ""))
+    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", status, ""), CLASS[4])
     assert moodle("--policy", tmp_path / "policy.toml") == 3
     dora = json.loads((tmp_path / "out/students/Dora.json").read_bytes())
     assert dora["state"] == state and of_worksheet(tmp_path)["Dora"] == shown
@@ -214,7 +217,8 @@ def test_where_missing_is_zero_only_those_have_it_whose_time_is_over(
 
 def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
         moodle, tmp_path, capsys):
-    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", "Submitted for grading - 3 hours late", "7.00"))
+    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", "Submitted for grading - 3 hours late", "7.00"),
+              CLASS[4])
     (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
     assert moodle("--policy", tmp_path / "policy.toml") == 3
     assert "Dora: refused, worksheet.csv says that something was handed in" \
@@ -222,19 +226,23 @@ def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
     assert of_worksheet(tmp_path)["Dora"] == "7.00"
 
 
+@pytest.mark.parametrize(("deadline", "count"), [("2020-01-01T00:00:00Z", 5),
+                                                 ("2990-01-01T00:00:00Z", 3)])
 def test_a_download_packed_once_more_or_halved_stops_before_anything_is_written(
-        moodle, tmp_path, capsys):
+        moodle, tmp_path, capsys, deadline, count):
     (tmp_path / "in/download").mkdir()
     for path in (tmp_path / "in").glob("*_file"):
         path.rename(tmp_path / "in/download" / path.name)
-    assert moodle() == 2 and not (tmp_path / "out").exists()
-    assert "worksheet.csv; got none of 4 in" in (said := capsys.readouterr().err)
+    (tmp_path / "policy.toml").write_text(f"[late]\ndeadline = {deadline}\ndays = 1000000\n")
+    assert moodle("--policy", tmp_path / "policy.toml") == 2 and not (tmp_path / "out").exists()
+    assert f"should have handed in; got none of {count} in" in (said := capsys.readouterr().err)
     assert "but download: give the whole download" in said
 
 
 def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
-    worksheet(tmp_path, *(row[:2] + ("Submitted for grading", "") for row in CLASS))
-    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    worksheet(tmp_path, *(row[:2] + ("Submitted for grading", "") for row in CLASS[:4]))
+    for name in ("Eve_15", "Finn_16"):
+        shutil.rmtree(tmp_path / f"in/{name}_assignsubmission_file")
     assert moodle("--partial") == 0
     mine = of_worksheet(tmp_path)
     assert mine == {"Anna": "100.00", "Ben": "0.00", "Cleo": "", "Dora": ""}
@@ -242,7 +250,7 @@ def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
     shutil.rmtree(tmp_path / "out")
     make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: "pass"},
                            "Dora_14_assignsubmission_file": {2: "pass # d"}})
-    worksheet(tmp_path, *((*row[:3], mine[row[1]]) for row in CLASS))
+    worksheet(tmp_path, *((*row[:3], mine[row[1]]) for row in CLASS[:4]))
     assert moodle("--partial") == 0
     assert of_worksheet(tmp_path) == mine | {"Cleo": "100.00", "Dora": "100.00"}
 
