@@ -72,7 +72,6 @@ class Reporter:
         self.failures: set[tuple[str, str]] = set()  # kinds of failure shown
         self.passed: dict[str, tuple[Check, str]] = {}  # and its line, until none can fail
         self.printed = False  # whether the file printed in a case that passed, unseen
-        self.told = ""  # what was shown of the first red step
         self.lit, self.red = False, []  # whether steps were shown; the wrong ones
 
     # ------------------------------------------------------------- progress
@@ -133,6 +132,15 @@ class Reporter:
                 cells.append(self._paint(f"{sign} {which}", colour))
         self._line("steps  " + "   ".join(cells), wrap=False)
         self._red_steps(steps)
+        unlit: dict[str, list[int]] = {}
+        for step in steps:
+            if step["light"] == "right" and step["text"] and not self.red:
+                self._line(f"     step {step['id']}: {step['text']}")
+            if step["light"] == "none" and step["text"]:
+                unlit.setdefault(step["text"], []).append(int(step["id"].partition(".")[2]))
+        for text, ids in unlit.items():
+            which = re.sub(r"\d+", rf"{stage.number}.\g<0>", ranges(ids))
+            self._line(f"– step{'s' * (len(ids) > 1)} {which}: {text}")
 
     def _red_steps(self, steps: list[dict]) -> None:
         """Show what is wrong with the first red step, and each other one in a line."""
@@ -142,13 +150,6 @@ class Reporter:
             self._line(f"✗ step {step['id']}: {first}", "wrong")
             for line in lines:  # the second and third that were seen are the rows of a table
                 self._line("     " + line, wrap=line not in step.get("seen", ())[1:])
-        self.told = red[0]["text"] if red else ""
-
-    def _found_since(self, steps: list[dict]) -> None:
-        """Show what the search has added to the first red step since then."""
-        for step in [step for step in steps if step["light"] == "wrong"][:1]:
-            if step["text"] != self.told and step.get("change"):
-                self._line(f"✗ step {step['id']}: {step['place']}: {step['change']}", "wrong")
 
     def check_done(self, stage: Stage, check: Check) -> None:
         """Show the first failing case, in full if no step is red, and what is new in others; if
@@ -210,9 +211,6 @@ class Reporter:
             self._red_steps(result.steps)
         if (said := result.passed_with_red) and not result.doubtful:
             self._line(f"     {said}")
-        for step in result.steps if not (result.red or self.brief) else ():
-            if step["light"] == "right" and step["text"]:
-                self._line(f"     step {step['id']}: {step['text']}")
         outcome = ("not_started" if result.waits else result.outcome) if result.sentence else ""
         said = f". {result.sentence[:1].upper()}{result.sentence[1:]}" * bool(outcome)
         mark = f"{_mark(outcome)} " * bool(outcome)
@@ -224,8 +222,6 @@ class Reporter:
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None)
                    + said.replace("\n", "\n     "), outcome)
         self._detail(result.detail)
-        if self.lit:  # last, beside what to do next: it often says the most
-            self._found_since(result.steps)
 
     def _others(self) -> None:
         """Show passing cases, if none fails: a line for each standard one and one for all robust

@@ -295,14 +295,21 @@ def test_of_a_second_red_step_that_crashes_in_two_lines_the_first_is_shown():
     assert stream.getvalue().endswith("\n✗ step 3.6: tl.load reads 3 numbers.\n")
 
 
-def test_what_the_search_finds_later_is_added_and_nothing_is_told_twice():
+def test_what_the_search_finds_later_is_not_told_after_the_score():
     reporter = Reporter(stream := io.StringIO())
     reporter.show_steps(STAGES[3], [RED[0] | {"text": "s[0, 2] is 0. Given: q (16, 16)."}])
     reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", steps=RED[:1]))
     text = stream.getvalue()
-    assert text.count("s[0, 2] is 0.") == 1
-    assert text.endswith(" s\n✗ step 3.4: problem_3.py:151: `0.0`. x.\n")
-    assert with_red_steps().count("`0.0`") == 1
+    assert text.count("s[0, 2] is 0.") == 1 and text.count("✗ step 3.4") == 1
+    assert text.endswith("P3: wrong, 0 of 200 points, 0.0 s\n")
+
+
+def test_why_a_step_has_no_light_is_said_below_the_lights():
+    reporter = Reporter(stream := io.StringIO())
+    why = "line 112, `m_i = 0`, is not as given, so it is not run on its own."
+    reporter.show_steps(STAGES[1], [{"id": "1.1", "light": "right", "text": ""}] + [
+        {"id": f"1.{n}", "light": "none", "text": why} for n in (3, 4, 5)])
+    assert f"– steps 1.3-1.5: {why}" in stream.getvalue().splitlines()
 
 
 def with_red_steps(*checks, outcome="wrong"):
@@ -386,8 +393,8 @@ def test_a_red_step_is_advice_where_all_points_were_earned(points, advice):
 
 def test_the_advice_on_a_right_step_is_shown():
     advice = {"id": "4.2", "light": "right", "mistake": None, "text": "This is right, but slow."}
-    Reporter(stream := io.StringIO()).stage_ends(STAGES[4], replace(PASSED, steps=[advice]))
-    assert "     step 4.2: This is right, but slow.\n" in stream.getvalue()
+    Reporter(stream := io.StringIO()).show_steps(STAGES[4], [advice])
+    assert stream.getvalue() == "steps  ✓ 4.2\n     step 4.2: This is right, but slow.\n"
 
 
 def test_what_waits_for_blank_steps_is_unfinished_and_has_not_crashed():
