@@ -32,6 +32,8 @@ PATTERNS = {
            "memory with NaN, and the memory around the inputs.",
     "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? "
                         "torch.empty(shape, ...) is contiguous.",
+    "another-tensor": "compare the order of what is returned with the order of the inputs, and "
+                      "each launch with the kernel's arguments.",
     "rounded": "which sum, weight or result is held in 16 bits?",
     "zero": "were the values added, and is what they were added to stored?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and is "
@@ -83,8 +85,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
-                or _of_factor(case, x, truth, bad, verdict) or _of_small_errors(rows, verdict)
-                or _pattern(case, bad, x, truth))
+                or _of_another(answer, name, x) or _of_factor(case, x, truth, bad, verdict)
+                or _of_small_errors(rows, verdict) or _pattern(case, bad, x, truth))
     what = (_how_far(tensor_name(name), verdict), *[seen] * bool(seen))
     return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
 
@@ -210,6 +212,16 @@ def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | 
             return ("stored-otherwise", f"All values of {tensor_name(name)} are right but in the "
                     "wrong places: they are stored as in a contiguous tensor, and it is returned "
                     "with other strides.")
+    return None
+
+
+def _of_another(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | None:
+    """The finding if these are the right values of another tensor."""
+    for other, truth in answer.truth.items():
+        if other != name and truth.shape == x.shape and bool(truth.any()) \
+                and answer.judge(other, x).accepted:
+            return ("another-tensor", f"These are the right values of {tensor_name(other)}: it "
+                    f"is returned, or stored, in the place of {tensor_name(name)}.")
     return None
 
 

@@ -42,7 +42,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         return check
     name = sample.wrong[0]
     finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
-    known = bool(red or blank) or finding.id == "stored-otherwise"
+    known = bool(red or blank) or finding.id in ("stored-otherwise", "another-tensor")
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
@@ -68,6 +68,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     elif blank:  # the starter's raise is gone, and nothing stands in its place
         said = (f"step {either(blank)} is empty: nothing is written between its markers.",)
         diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
+    elif finding.id == "another-tensor":
+        diagnosis = {"id": "pattern-another-tensor", "kind": "pattern", "text": finding.seen}
     else:
         finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
         if narrow := kept_in_16_bits(case, reply.trace):

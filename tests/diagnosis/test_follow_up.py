@@ -80,6 +80,14 @@ def test_an_output_with_the_strides_of_q_is_told_as_such(tmp_path):
     assert "strides of every axis" not in check.message
 
 
+def test_gradients_in_another_order_are_told_as_such(tmp_path):
+    result, _ = graded(tmp_path, 8, "return dq, dk, dv, None", "return dq, dv, dk, None")
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["id"] == "pattern-another-tensor"
+    assert "These are the right values of v.grad: it is returned, or stored, in the place of " \
+        "k.grad." in check.lines and "look at step" not in check.message
+
+
 def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_path):
     right = 's = tl.where(keep, s, float("-inf"))'
     result, _ = graded(tmp_path, 3, right, 's = s.masked_fill(keep, float("-inf"))')
