@@ -229,8 +229,9 @@ def grade(arguments, wanted: dict) -> int:
         for student in students:
             if student.trouble:
                 progress.line(f"{student.name}: refused, {student.trouble}")
-            for number, why in student.refused.items():
-                progress.line(f"{student.name}: problem_{number}.py refused, {why}")
+            for number in sorted(student.refused.keys() & set(stages)):
+                progress.line(
+                    f"{student.name}: problem_{number}.py refused, {student.refused[number]}")
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
         if kept:

@@ -54,10 +54,10 @@ def _text(words: str) -> str:
 
 
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
-    """feedback.zip, with everyone who handed something in and whose results are complete.  made:
-    key
-    -> pages()."""
+    """feedback.zip, with everyone who handed something in, and whose results are complete or whose
+    files were refused.  made: key -> pages()."""
+    has_names = any(report["returns"] for report in reports)  # of a system, which knows no others
     return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
                    made[report["key"]]["html"] for report in reports if report["state"] not in EMPTY
-                   and not report["held"] and all(stage["outcome"] == "refused"
-                                                  for stage in for_a_person(report))})
+                   and bool(report["returns"]) == has_names and not report["held"] and all(
+                       stage["outcome"] == "refused" for stage in for_a_person(report))})

@@ -106,7 +106,7 @@ def forget(results: Path, key: str) -> None:
     """Remove all about a student, except the records in graded/, which name no one."""
     for name in outputs(key):
         (results / name).unlink(missing_ok=True)
-    store.forget(results, key)
+    store.forget(results, outputs(key))
     with contextlib.suppress(OSError):
         (results / "submissions" / key).rmdir()  # other files in it are not ours
 

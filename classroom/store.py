@@ -66,14 +66,12 @@ def check_ours(folder: Path, names: Iterable[str]) -> None:
                              "which it did not write, or not like this: move it somewhere else")
 
 
-def forget(folder: Path, key: str) -> None:
-    """Take a student's files from the list of what was written."""
+def forget(folder: Path, names: list[str]) -> None:
+    """Take these files from the list of what was written."""
     log = folder / WRITTEN
     if log.is_file():
-        theirs = (f"/{key}.", f"/{key}/")
-        log.write_text("".join(
-            line for line in log.read_text("utf-8").splitlines(keepends=True)
-            if not any(word in line for word in theirs)), "utf-8")
+        log.write_text("".join(line for line in log.read_text("utf-8").splitlines(keepends=True)
+                               if line.strip("\n").partition(" ")[2] not in names), "utf-8")
 
 
 class Store:

@@ -133,5 +133,8 @@ def test_the_zip_has_the_names_that_learning_systems_take_back(tmp_path):
     assert sorted(zipfile.ZipFile(io.BytesIO(packed)).namelist()) == [
         "Ben Braun_4712_assignsubmission_file/feedback.html",
         "Dora Dahl_4713_assignsubmission_file/feedback.html",
-        "andersonanna_LATE_101_55101_feedback.html", "cleo/feedback.html"]
+        "andersonanna_LATE_101_55101_feedback.html"], "cleo is in none of these downloads"
     assert packed == feedback.packed(reports, made)
+    (cleo,) = (report for report in reports if not report["returns"])
+    packed = feedback.packed([cleo], made)
+    assert zipfile.ZipFile(io.BytesIO(packed)).namelist() == ["cleo/feedback.html"]
