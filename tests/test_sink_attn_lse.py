@@ -165,20 +165,24 @@ def test_the_operators_with_lse_are_what_pytorch_wants_of_one(device):
             )
 
 
-@pytest.mark.interpreter
-@pytest.mark.parametrize("through", ["both", "lse"])
-def test_one_graph_gives_lse_and_its_gradient(through, device):
+def _one_graph(backend, through, device, **shape) -> None:
+    """Compiled once, for two lengths; what it gives is what a plain call gives."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(
-        sink_attn.attention, fullgraph=True, dynamic=True, backend="aot_eager")
-    for N in (70, 33):
-        *inputs, do, dlse = _inputs(N, device=device)
+    compiled = torch.compile(sink_attn.attention, fullgraph=True, dynamic=True, backend=backend)
+    for N in (70, 133):
+        *inputs, do, dlse = _inputs(N, **shape, device=device)
         back = do if through == "both" else None, dlse
         got, want = (_run(*inputs, *back, attend, window_size=17)
                      for attend in (compiled, sink_attn.attention))
         assert all((x - y).norm() <= 4e-3 * y.norm() + 1e-6 for x, y in zip(got, want, strict=True))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("through", ["both", "lse"])
+def test_one_graph_gives_lse_and_its_gradient(through, device):
+    _one_graph("aot_eager", through, device)
 
 
 @pytest.mark.interpreter
@@ -228,3 +232,8 @@ class TestOnAGpu:
                            dtype=torch.bfloat16, layout="strided", through=through)
             worst = _worst(setting, "cuda", kernel="gluon", deterministic=deterministic)
             assert all(error <= 1 for error in worst.values()), (setting, worst)
+
+    @pytest.mark.parametrize("through", ["both", "lse"])
+    @pytest.mark.parametrize("D", [32, 64])  # on a Hopper: Triton's kernels, Gluon's
+    def test_torch_compile_gives_lse_and_its_gradient(self, D, through):
+        _one_graph("inductor", through, "cuda", D=D, dtype=torch.bfloat16)

@@ -85,7 +85,6 @@ def _positions(lengths, device):
 
 
 # ------------------------------------------------------------------ which work
-@pytest.mark.interpreter
 @working
 def test_logits_and_every_gradient_match_eager(name, device):
     model, ids = _model(name, device), _ids(device, B=2)
@@ -97,7 +96,6 @@ def test_logits_and_every_gradient_match_eager(name, device):
     assert len(sinks) == (2 if name in WITH_SINKS else 0) and all(x > 1e-6 for x in sinks)
 
 
-@pytest.mark.interpreter
 @working
 def test_each_of_several_packed_sequences_is_as_if_alone(name, device):
     model, ids = _model(name, device), _ids(device)
@@ -106,7 +104,6 @@ def test_each_of_several_packed_sequences_is_as_if_alone(name, device):
     _agree(_logits_and_gradients(model, NAME, [ids], position_ids=positions), want)
 
 
-@pytest.mark.interpreter
 @working
 def test_with_a_cache_too_and_rows_may_be_packed_differently(name, device):
     model, ids = _model(name, device), _ids(device, B=2)
