@@ -170,21 +170,18 @@ def _stages(text: str) -> list[int]:
 def grade(arguments, wanted: dict) -> int:
     """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
     of class.toml."""
-    from classroom import machine
-
-    account = "" if arguments.slurm else machine.account(
-        arguments.worker_user, arguments.allow_root)  # at once: the others import torch
-    from classroom import audit, policy, standing
+    from classroom import audit, machine, policy, standing
     from classroom.batch import Batch
     from classroom.book import reports, student_report, undecided
     from classroom.gather import gather
     from classroom.store import Settings, Store, check_ours
     from grader.assignment import record
-    from grader.course import own_cases
 
     stages = _stages(arguments.stages)
     cases = ""
     if arguments.cases:
+        from grader.course import own_cases  # imports torch
+
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
     listed = arguments.roster or arguments.moodle or arguments.canvas
@@ -215,6 +212,8 @@ def grade(arguments, wanted: dict) -> int:
     check_new(filled(arguments, arguments.out, most, [])[0])
     check_ours(arguments.out, [*OUTPUTS, *chain.from_iterable(
         standing.outputs(student.key) for student in students)])
+    account = "" if arguments.slurm else machine.account(
+        arguments.worker_user, arguments.allow_root)
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}

@@ -68,6 +68,8 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:  # as Excel saves a .csv
+            if b"\0" in data:  # UTF-16, or a workbook
+                raise
             text = data.decode("cp1252")
         head = text.partition("\n")[0]
         delimiter = ";" if head.count(";") > head.count(",") else ","

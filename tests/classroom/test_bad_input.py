@@ -71,7 +71,6 @@ def place(tmp_path, monkeypatch):
     (f"{GRADE} --roster folder", "", "--roster: want a table, a .csv; got folder"),
     (f"{GRADE} --roster given.csv", "", "--roster: want some of the columns .*; got nothing"),
     (f"{GRADE} --roster given.csv", UTF_16, "--roster: want a table in UTF-8"),
-    (f"{GRADE} --roster given.csv", LATIN_1, "--roster: want a table in UTF-8"),
     (f"{GRADE} --roster given.csv", XLSX, "--roster: want a table in UTF-8"),
     (f"{GRADE} --roster given.csv", "name,id,id\na,1,2\n", "want each column once; got id twice"),
     (f"{GRADE} --roster given.csv", "name\n" + "a" * 200_000, "larger than field limit"),

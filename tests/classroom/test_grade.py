@@ -141,7 +141,7 @@ def test_a_class_is_not_graded_as_root_unless_that_is_allowed(tmp_path, monkeypa
     assert page.exists() == (code == 0)
 
 
-def test_a_python_below_root_is_named_with_its_target_before_anything_is_read(
+def test_a_python_below_root_is_named_with_its_target_before_torch_is_imported(
         tmp_path, monkeypatch, capsys):
     grade = program(monkeypatch, tmp_path)
     monkeypatch.setattr("tests.classroom.classes.AS", ())
@@ -151,10 +151,18 @@ def test_a_python_below_root_is_named_with_its_target_before_anything_is_read(
     (tmp_path / "hidden/python3").touch()
     (tmp_path / "python").symlink_to("hidden/python3")
     monkeypatch.setattr("classroom.machine.closed_to_others", lambda: [str(tmp_path / "python")])
-    assert grade(submissions=tmp_path / "gone") == 2
+    make(tmp_path / "in", {"anna": {2: "pass"}})
+    assert grade() == 2 and not (tmp_path / "out").exists()
     said = capsys.readouterr().err
     assert f"{tmp_path}/python, a link to {tmp_path}/hidden/python3" in said
-    assert "make grade PYTHON=" in said and "SUBMISSIONS" not in said
+    assert "make grade PYTHON=" in said
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "classroom", "grade", str(tmp_path / "in"),
+         "--out", str(tmp_path / "out"), "--device", "cpu", "--worker-user", "no such account"],
+        cwd=ROOT, capture_output=True, text=True)
+    assert "no such account" in done.stderr
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+    assert done.returncode == 2 and "classroom.standing" in done.stderr
 
 
 def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
