@@ -1,7 +1,7 @@
 """Makes a blank's text ready to run on its own, and tells whether the code around it was changed.
 
-A skeleton is a function without its blanks.  skeletons.toml has a digest of each.  A step in a
-changed skeleton is not checked, because its names may mean something else there.
+A skeleton is a function without its blanks.  skeletons.toml has a digest of each of its lines.  A
+step in a changed skeleton is not checked, because its names may mean something else there.
 
     python -m grader.step_checks.blanks        rewrites skeletons.toml, in the course's repository
 """
@@ -98,28 +98,60 @@ class Blanks:
                     "constexpr" in str(getattr(part, key, "")) for part in ast.walk(one.annotation)
                     for key in ("id", "attr", "value"))}
 
-    def is_as_given(self, id: str) -> bool:
-        """Whether the step's function, and all given code that its blank uses, are unchanged."""
-        given = given_skeletons().get(id.partition(".")[0], {})
-        used = {self.function(id)} | (self.names(id)[1] & given.keys())
-        return all(given.get(name, "") == self.skeletons.get(name) for name in used)
+    def changed(self, id: str) -> str:
+        """What is not as given in the step's function, or in given code that its blank uses, such
+        as "line 12, `end = N`, is not as given"; "" if nothing is."""
+        given, own = given_skeletons().get(id.partition(".")[0], {}), self.function(id)
+        for name in (own, *sorted(self.names(id)[1] & given.keys() - {own})):
+            if given.get(name, "") != self.skeletons.get(name):
+                was, now = given.get(name, "").split(), self.skeletons.get(name, "").split()
+                at = next((i for i, pair in enumerate(zip(was, now, strict=False))
+                           if pair[0] != pair[1]), min(len(was), len(now)))
+                lines = next((_lines(node, self.rows, tuple(self.steps.values()))
+                              for node in self.nodes if _name(node) == name), [])
+                if not lines or not was:
+                    return f"{name or 'its function'} is not as given"
+                number = lines[min(at, len(lines) - 1)][1]
+                here = f"line {number}, `{self.rows[number - 1].strip()[:60]}`"
+                return f"a given line is missing above {here}" if was[at + 1:at + 2] == now[
+                    at:at + 1] or at == len(now) else f"{here}, is not as given"
+        return ""
 
 
 def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
-    """Name -> digest of every function, class and constant of a file without its blanks; "" for a
-    name that is bound twice.  Comments, docstrings and layout do not count."""
-    rows = submission.lines(source)
+    """Name -> digests of the lines of every function, class and constant of a file, without its
+    blanks; "" for a name that is bound twice.  Comments, docstrings and layout do not count."""
+    rows, found = submission.lines(source), {}
+    for node in syntax_tree(source).body:
+        if name := _name(node):
+            digests = " ".join(digest for digest, _ in _lines(node, rows, steps))
+            found[name] = "" if name in found else digests
+    return found
+
+
+def _lines(node: ast.stmt, rows: list[str], steps: tuple[Step, ...]) -> list[tuple[str, int]]:
+    """The digest of each line of a function, class or constant, and its number in the file; of a
+    blank there is one line.  rows: the file's."""
+    rows = rows.copy()
     for step in steps:
         marker = rows[step.first_line - 1]
         rows[step.first_line - 1] = marker.replace(
             marker.strip(), "step_" + step.id.partition(".")[2])
         rows[step.first_line:step.last_line] = ["\n"] * (step.last_line - step.first_line)
-    found = {}
-    for node in syntax_tree(source).body:
-        if name := _name(node):
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-            text = "".join(rows[first - 1:_end(node, steps)])
-            found[name] = "" if name in found else _digest(text)
+    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    text = "".join(rows[first - 1:_end(node, steps)])
+    found, words, previous = [], [], tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_docstring = token.type == tokenize.STRING and previous in STARTS
+        if token.type in KINDS and not is_docstring:
+            words.append(token)
+        elif token.type == tokenize.NEWLINE and words:
+            # A trailing comma is layout.
+            line = re.sub(r",(?=\n[)\]}])", "", "\n".join(word.string for word in words))
+            found.append((hashlib.sha256(line.encode()).hexdigest()[:6],
+                          first - 1 + words[0].start[0]))
+            words = []
+        previous = token.type
     return found
 
 
@@ -136,26 +168,15 @@ def _name(node: ast.stmt) -> str:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
-def _digest(text: str) -> str:
-    words, previous = [], tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        is_docstring = token.type == tokenize.STRING and previous in STARTS
-        if token.type in KINDS and not is_docstring:
-            words.append(token.string)
-        previous = token.type
-    text = re.sub(r",(?=\n[)\]}])", "", "\n".join(words))  # a trailing comma is layout
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 @cache
 def given_skeletons() -> dict[str, dict[str, str]]:
-    """Stage, or W for the warm-ups -> name -> digest, of the course's own files."""
+    """Stage, or W for the warm-ups -> name -> digests, of the course's own files."""
     return tomllib.loads(RECORD.read_text("utf-8"))
 
 
 def record(root: Path) -> str:
     """The contents of skeletons.toml for the problem files and warm-ups in root."""
-    parts = ["# Digests of the problem files' functions outside of their blanks: blanks.py.\n"]
+    parts = ["# Digests of the lines of the problem files' functions, without blanks: blanks.py.\n"]
     files = {**{stage: f"problem_{stage}.py" for stage in STAGES}, "W": WARM_UPS}
     for stage, name in files.items():
         source = (root / name).read_text("utf-8")

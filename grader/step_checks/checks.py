@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,8 @@ TRIES = 100  # the most changes of a step whose mistake has a name, to find its 
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
              "alpha-in-another-base")
-SEARCH_SECONDS = 2.5  # how long a red step waits for the search before it is shown
+SEARCH_SECONDS = 2.5  # how long a red step waits for the search before it is shown,
+UNNAMED_SECONDS = 15.0  # and one of which nothing else says what is wrong
 REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
@@ -84,7 +86,9 @@ class StepChecks:
     def shown(self, reporter) -> list[dict]:
         """Show result(), or explained() if that is ready soon.  -> what was shown, for the JSON."""
         found = self.result()
-        if self.searched and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
+        red = next((check for check in found if check.light == WRONG), None)
+        seconds = UNNAMED_SECONDS if red and not (red.says or red.change) else SEARCH_SECONDS
+        if self.searched and concurrent.futures.wait([self.searched], seconds).done:
             found = self.explained()
         self.steps = [step.as_dict() for step in found] or unlit(self.file)
         reporter.show_steps(self.stage, self.steps, self.why)
@@ -133,6 +137,7 @@ class Runner:
         self.left_raises = file.left_raises
         self.blanks = Blanks(submission.decode(file.source), file.steps)
         self.session, self.closed = None, False
+        self.entry: Callable[[str], StepSpec | None] = entry
         self.first: set[str] = set()  # the steps to begin with
 
     def close(self) -> None:
@@ -202,27 +207,32 @@ class Runner:
         """
         if asked is None:
             raise Unasked("this step is not run on its own.")
-        if not all(map(self.blanks.is_as_given, ids)):
-            raise Unasked("the code around it, or a function that it calls, was changed, so it "
-                          "is not run on its own.")
+        for changed in filter(None, map(self.blanks.changed, ids)):
+            raise Unasked(f"{changed}, so it is not run on its own.")
         examples = asked.examples()
         try:
             text = self.text(ids, asked, examples)
         except ValueError as error:
             raise Unasked(f"{error}.") from None
-        made, strange = self.elsewhere(ids, examples[0].given)
+        made, _ = self.elsewhere(ids, examples[0].given)
         if made:
             raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes, so it is "
                           "not run on its own.")
+        return self.of_answers(id, asked, ids, text, examples)
+
+    def of_answers(self, id: str, asked: StepSpec, ids: tuple[str, ...], text: str,
+                   examples: list[Example]) -> StepCheck:
+        """As run(), of this text."""
         answers = self.ask(id, text, asked, examples)
         if isinstance(answers, StepCheck):
             return answers
+        strange = self.elsewhere(ids, examples[0].given)[1]
         said = str((answers[-1].get("error") or {}).get("sentence")) if answers else ""
         if re.search(r"static_assert\(|\bassert .* does not hold", said):
             raise Unasked("it asserts something that does not hold for the small tiles used here.")
         if "'tuple' object has no attribute" in said:
             raise Unasked("it reads a tuple by field names, and the tuple used here has none.")
-        note = tuple(repair.printed(text, self.stage.filename)) if asked.kernel else ()
+        noted: tuple[str, ...] = ()
         for one, answer in zip(examples, answers, strict=False):  # an error ends the list
             found = self.judge(one, asked, observe(answer))
             if found is not None and not found.note:
@@ -241,10 +251,16 @@ class Runner:
                     evidence=evidence.evidence(one, found))
                 if joined := submission.misjoined_tiles(syntax_tree(text)):
                     return self.at(wrong, "truth-of-a-tile", *joined)
-                for remedied, other, line, words in repair.remedies(
-                        text, one.given) if asked.kernel else ():
+                if found.id == "step-returns":
+                    return self.at(replace(wrong, seen=()), found.id,
+                                   *repair.returned(text, asked))
+                for remedied, other, line, words in repair.remedies(text, one.given, asked.leaves):
                     if remedied != mistake and self.is_right(id, other, asked, examples):
                         return self.at(wrong, remedied, line, words)
+                    if remedied == "whole-tensor":  # and there is another mistake
+                        rest = self.of_answers(id, asked, ids, other, examples)
+                        if rest.light == WRONG and rest.says:
+                            return replace(rest, seen=(*rest.seen[:2], words))
                 if copied := self.earlier(id, mistake):
                     return replace(wrong, says=copied, mistake=earlier.ID if mistake is None
                                    or named.is_part(mistake) else mistake)
@@ -265,8 +281,8 @@ class Runner:
                                        f"`{name}` is the wrong variable here.")
                 return wrong
             if found is not None:
-                note = note or (f"This is right, but {found.lines[0]} (with {one.words}).",)
-        return StepCheck(id, RIGHT, seen=note)
+                noted = noted or (f"This is right, but {found.lines[0]} (with {one.words}).",)
+        return StepCheck(id, RIGHT, seen=(*repair.remarks(text, self.stage.filename), *noted))
 
     def at(self, wrong: StepCheck, mistake: str, line: int, change: str) -> StepCheck:
         """The check of a step with a mistake in this line of which its text, not its numbers,
@@ -281,7 +297,7 @@ class Runner:
 
     def changed(self, light: StepCheck) -> StepCheck:
         """As placed(), but raises if the search itself fails."""
-        asked = entry(light.id)
+        asked = self.entry(light.id)
         examples = asked.examples()
         text = self.text((light.id,), asked, examples)
         whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
@@ -304,15 +320,20 @@ class Runner:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return [frozenset("?")]
 
+        def alone(reads: str = "") -> StepCheck:
+            line = repair.line(text, asked.leaves, found[worst].name, reads)
+            return replace(light, place=f"{self.stage.filename}:{line}" * bool(line))
+
+        if light.mistake == "zero-times-inf" and (told := alone("keep")).place:
+            return told
         change = repair.find(
             text, asked, self.stage.filename, self.blanks.numbers,
             (worst, left[worst], found[worst].name),
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
         if is_named(light):  # which says more than the change does
             if change is None:
-                line = repair.line(text, asked.leaves, found[worst].name,
-                                   "h" if named.is_of_heads(light.mistake) else "")
-                return replace(light, place=f"{self.stage.filename}:{line}" * bool(line))
+                return alone("h" if named.is_of_heads(light.mistake) else
+                             "keep" * (light.mistake == "hidden-scores-zero"))
             return light if change.makes or change.is_elsewhere_too else replace(
                 light, place=change.place)
         if change is None:
@@ -390,7 +411,7 @@ class Runner:
             said, place = error.located(self.stage.filename), error.place(self.stage.filename)
             return Wrong((said,), id=error.id or None, place=place)
         if len(left.programs) < one.programs:
-            return Wrong(("It returns, so the code below it never runs.",))
+            return Wrong(("It returns, so the code below it never runs.",), id="step-returns")
         for names in left.programs:
             for name in asked.leaves:
                 if name not in names:

@@ -25,8 +25,9 @@ OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorD
 MEANT = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "%", "%": "//", "&": "|", "|": "&"}
 FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "log1p": "log",
              "max": "sum min", "sum": "max", "maximum": "minimum", "minimum": "maximum",
-             "amax": "sum", "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like",
-             "empty": "zeros", "ones_like": "zeros_like", "empty_like": "zeros_like"}
+             "amax": "sum", "mean": "sum", "zeros": "ones", "ones": "zeros",
+             "zeros_like": "ones_like", "empty": "zeros", "ones_like": "zeros_like",
+             "empty_like": "zeros_like"}
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
 SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
@@ -56,14 +57,18 @@ class Edit:
 class Text(Source):
     """The edits of a step's text."""
 
-    def all(self) -> list[list[Edit]]:
-        """Single edits, and those of places that read the same together, the likeliest first."""
+    def all(self, crashed: int | None = None) -> list[list[Edit]]:
+        """Single edits, and those of places that read the same together, the likeliest first.
+        crashed: the line that raised an error; only what led to it is changed then."""
         edits = [edit for node in self.nodes for make in (
             self.operators, self.constants, self.functions, self.axes, self.names,
             self.arguments, self.terms) for edit in make(node)]
         bodies = [self.body, *(body for node in self.nodes for field in ("body", "orelse")
                                if isinstance(body := getattr(node, field, None), list))]
         edits += [edit for body in bodies for edit in self.statements(body)]
+        if into := self.before(crashed):
+            edits = [edit for edit in edits if any(
+                node.lineno <= edit.line <= node.end_lineno for node in into)]
         alike: dict[tuple, list[Edit]] = {}
         for edit in edits:
             if edit.id != "wrong-name":  # a name occurs often; change one place only
@@ -160,8 +165,10 @@ class Text(Source):
             return
         value, new = node.value, ()
         if isinstance(value, bool):
-            yield self.edit("wrong-flag", node, str(not value))
-            yield self.edit("wrong-flag", node, str(not value), late=0.1, key=("all flags",))
+            part = f"{parent.arg}=" if isinstance(parent, ast.keyword) else "The flag"
+            yield self.edit("wrong-flag", node, str(not value), part=part)
+            yield self.edit("wrong-flag", node, str(not value), late=0.1, key=("all flags",),
+                            part=part)
         elif isinstance(value, int):
             new = [*dict.fromkeys((value + 1, value - 1, 0, 1))]
             if isinstance(parent, ast.Call | ast.BinOp):
@@ -188,8 +195,10 @@ class Text(Source):
         if last in FIXED:
             return
         if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
-            id = {"to": "wrong-dtype", "float": "wrong-dtype"}.get(last, "wrong-function")
-            yield self.expression(id, node, front, node, -RANKS[id], f"`{last}`")  # remove it
+            cast = last in ("to", "type", "float", "half", "bfloat16", "double")
+            id = "wrong-dtype" if cast else "wrong-function"
+            for key in ((), ("casts", *map(self.of, node.args)))[:1 + cast]:  # or all of them
+                yield self.edit(id, node, front, node, -RANKS[id], key, f"`{last}`")  # remove it
             if isinstance(node.func.value, ast.Call) and last == "to":  # cast there and back
                 yield self.expression(id, node, front.rpartition(".to(")[0], node)
         elif len(node.args) == 1:

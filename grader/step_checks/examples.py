@@ -219,9 +219,10 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     numbers.  free: where values do not matter, broadcast to want."""
     want = np.asarray(want, np.float64)
     if isinstance(got, tuple | Pointer | str) or got is None:
-        kind = {tuple: "several values", Pointer: "an address"}.get(type(got), str(got))
+        kind = {tuple: "several values", Pointer: "an address, of which tl.load reads the numbers"
+                }.get(type(got), str(got))
         return unlike(name, _kind(want), kind)
-    got = np.asarray(got).astype(np.float64)
+    dtype, got = getattr(got, "dtype", ""), np.asarray(got).astype(np.float64)
     try:
         got = np.broadcast_to(got, want.shape)
     except ValueError:
@@ -241,8 +242,11 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f"[{', '.join(map(str, at))}]" if at else ""
     count = f" ({int(wrong.sum())} of {wrong.size} are wrong)" if want.ndim else ""
-    return replace(unlike(name, number(want[at]), number(got[at]), where, count),
-                   rounded=bool(wrong.mean() > 0.2 and (off < 2.0**-8 * size)[wrong].all()),
+    rounded = bool(wrong.mean() > 0.2 and (off < 2.0**-8 * size)[wrong].all())
+    found = unlike(name, number(want[at]), number(got[at]), where, count)
+    if rounded and dtype == np.float16:
+        found = replace(found, lines=(f"{name} is float16: keep it in float32. {found.lines[0]}",))
+    return replace(found, rounded=rounded and dtype != np.float16,
                    at=at if wrong.mean() < 0.5 else (), array=(name, want, got, wrong),
                    ratio=ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
 

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -86,12 +87,12 @@ def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> St
                  "q_head": (Pointer("q", 32), 16, 1), "do_head": (Pointer("do", 64), 16, 1),
                  "lse_ptr": Pointer("lse", 3), "delta_ptr": Pointer("delta", 5)}
         given |= {name: np.full((T, D), value, np.float32)
-                  for name, value in (("dk", -1), ("dv", -2), ("k", 7), ("v", 8))}
+                  for name, value in (("dk", -10), ("dv", -20), ("k", 7), ("v", 8))}
         handed = given | {"lse_ptr": Pointer("lse", 3 + row),
                           "delta_ptr": Pointer("delta", 5 + row)}
         calls = Calls("_add_dkdv", ("dk", "dv"), (
             "k", "v", "q_head", "do_head", "lse_ptr", "delta_ptr", "key", "N", "D", "BLOCK_M",
-            *further(example)), "start_m")
+            *further(example)), "start_m", before="the shares of the group's earlier heads")
         loop = Loop(given["key"], given["N"], given["BLOCK_M"], lambda i, j: sees(j, i, given),
                     ("key", "query"), False)
 
@@ -126,6 +127,17 @@ def keys(N: int, start_n: int, BN: int, BM: int, CAUSAL: bool, W: int = 0, S: in
         outer = N if inner <= S else min(start_n + W, N)
     return example | dict(window_size=W, sink_size=S, first=begin, inner=inner,
                           outer=max(outer // BM * BM, inner), last=last)
+
+
+def by_the_wrong_key(example: dict) -> dict:
+    """Borders of step 9.16 that are counted from the other end of the tile of keys."""
+    if not example["CAUSAL"]:
+        return {}
+    N, W, S, start, size, inner = (example[name] for name in (
+        "N", "window_size", "sink_size", "start_n", "BLOCK_M", "inner"))
+    outer = N if inner <= S else min(inner - 1 + W, N)
+    return {"outer-by-the-youngest-key": ("outer", max(outer // size * size, inner)),
+            "last-by-the-oldest-key": ("last", N if start < S else min(start + W, N))}
 
 
 def queries(N: int, start_m: int, T: int, CAUSAL: bool, W: int, S: int) -> dict:
@@ -206,8 +218,11 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
     name = "p_t" if transposed else "p"
 
     def make(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
-             causal: bool = True) -> Example:
+             causal: bool = True, loud: bool = False) -> Example:
+        """loud: hidden scores are so large that exp of them is infinite."""
         given = _tile(seed, dtype, transposed)
+        if loud:
+            given["k"][::4] *= 60
         q, k, lse = wide(given, "q", "k", "lse_log2")
         if far:  # rows past N - 1 load q = 0 and lse = inf
             given["lse_log2"][3:6] = lse[3:6] = np.inf
@@ -215,6 +230,14 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
         want = (np.exp if natural else np.exp2)(q @ k.T * FACTOR - less[:, None])
         want = want.T if transposed else want
         keep = randoms(seed + 1)(*want.shape) < 0.5 if masked else np.ones(want.shape, bool)
+        if loud:
+            (keep if transposed else keep.T)[::4] = False
+
+        def check(left: Observed) -> Wrong | None:
+            got = left.programs[0][name]
+            found = difference(name, got, np.where(keep, want, 0), EXACT * 3)
+            nan = isinstance(got, np.ndarray) and np.isnan(got).any()
+            return replace(found, id="zero-times-inf") if found and loud and nan else found
 
         def variants() -> dict:
             s, less = q @ k.T, lse[:, None]
@@ -230,14 +253,14 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
                                      **{name: np.where(keep, p.T if transposed else p, 0)})
                     for id, p in others.items()}
 
-        return Example(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}",
+        return Example(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}"
+                       + ", very large hidden scores" * loud,
                        {**given, "keep": keep, "MASKED": masked, "CAUSAL": causal},
-                       lambda left: difference(name, left.programs[0][name],
-                                               np.where(keep, want, 0), EXACT * 3),
-                       variants=None if far or natural else variants)
+                       check, variants=None if far or natural or loud else variants)
 
     return StepSpec((name,), lambda: [make(True, 21), make(False, 22), make(True, 23, "float16"),
-                                      make(True, 24, far=True), make(True, 25, causal=False)],
+                                      make(True, 24, far=True), make(True, 25, causal=False),
+                                      make(True, 26, loud=True)],
                     ("MASKED", *CONSTANTS))
 
 
@@ -281,9 +304,11 @@ def delta() -> StepSpec:
         memory[bh * N + query[query < N]] = want[query < N]
 
         def check(left: Observed) -> Wrong | None:
-            return first(difference("delta", left.programs[0]["delta"][:, None]
-                                    if np.shape(left.programs[0]["delta"]) == (M,)
-                                    else left.programs[0]["delta"], want[:, None], 1e-4),
+            delta = left.programs[0]["delta"]
+            if np.shape(delta) != (M,):
+                return difference("delta", delta, want)
+            found = difference("delta", delta[:, None], want[:, None], 1e-4)
+            return first(found and replace(found, lines=(found.lines[0].replace(", 0]", "]", 1),)),
                          stored("delta_ptr", left.memory["delta"], memory, 1, N, 1e-4))
 
         return Example(f"N={N}, rows {start}-{start + M - 1} of head {bh}, {dtype}", {

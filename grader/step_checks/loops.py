@@ -115,13 +115,15 @@ def _times(often: int) -> str:
 @dataclass(frozen=True)
 class Calls:
     """How a kernel loops.  function is called once per tile; it returns state changed, takes begin,
-    the tile's first row, and all of passed unchanged.  own: the program's rows."""
+    the tile's first row, and all of passed unchanged.  own: the program's rows; before: what state
+    holds when the loop begins."""
 
     function: str
     state: tuple[str, ...]
     passed: tuple[str, ...]
     begin: str = "start_n"
     own: str = "query"
+    before: str = "what it held before the loop"
 
     def judge(self, left: Observed, given: dict, loop: Loop, scale: float, own: dict | None = None
               ) -> Wrong | None:
@@ -144,6 +146,17 @@ class Calls:
             wanted = now | {name: given[name] for name in self.passed}
             for name, value in wanted.items():
                 if not same(arguments.get(name), value):
+                    if name in now and same(arguments.get(name), 0 * value):
+                        lost = "the shares of the earlier tiles" if number else self.before
+                        return Wrong((f"{call}, gets zeros as {name}, so {lost} "
+                                      f"{'are' if lost[:3] == 'the' else 'is'} lost: {name} adds "
+                                      "up, and must not begin again.",), id="begins-again",
+                                     name=name)
+                    if number and name in now and same(
+                            arguments.get(name), value + calls[number - 1][name]):
+                        return Wrong((f"{call}, gets {name} as it was plus what the call before "
+                                      f"returned: {self.function} returns the sum already.",),
+                                     id="added-twice", name=name)
                     old = ", as the call before returned it" if number and name in now else ""
                     got = next((other for other, its in (own | now).items()
                                 if same(arguments.get(name), its)), "something else")
@@ -186,9 +199,9 @@ def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
     calls = replace(FORWARD, passed=(*FORWARD.passed, *further(examples[0])))
 
     def make(example: dict) -> Example:
-        given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
-                 "l_i": np.full(example["BLOCK_M"], -2, np.float32),
-                 "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
+        given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -10, np.float32),
+                 "l_i": np.full(example["BLOCK_M"], -20, np.float32),
+                 "m_i": np.full(example["BLOCK_M"], -30, np.float32)}
         masked = frozenset(at for phase in parts(given, example) if phase.masked
                            for at in phase.tiles)
         loop = Loop(given["query"], given["N"], given["BLOCK_N"],
@@ -236,11 +249,13 @@ def variants(loop: Loop, given: dict, example: dict, scale: float, sees: Callabl
 
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
-            queries: bool = False) -> StepSpec:
+            queries: bool = False, counted: Callable[[dict], dict] = lambda example: {}
+            ) -> StepSpec:
     """Borders with which the lesson's loop visits every visible tile once, masked where needed.
 
     visits(names) -> (range, MASKED) of each phase; names: those given and those left.  queries:
-    the loop is over queries, for a tile of keys.
+    the loop is over queries, for a tile of keys.  counted(example) -> id of a mistake -> the border
+    that it makes, and its value.
     """
     def make(example: dict) -> Example:
         given = tiles({name: value for name, value in example.items() if name not in leaves})
@@ -296,13 +311,22 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 return other(name)(left)
             return fits
 
+        def is_counted(name: str, wrong: int):
+            """Whether this border alone is wrong, and has this value."""
+            def fits(left: Observed) -> bool | None:
+                if not same(left.programs[0][name], wrong):
+                    return False
+                return None if wrong == example[name] else other(name)(left)
+            return fits
+
         def exact(left: Observed) -> bool:
             return sorted(visits({**given, **left.programs[0]}), key=str) == sorted(
                 visits(example), key=str)
 
         return Example(words(example, leaves), given, check, POINTED, exact=exact,
                        variants=lambda: {("border-wrong", name, how): off(name, fix)
-                                         for how, fix in BORDERS.items() for name in leaves})
+                                         for how, fix in BORDERS.items() for name in leaves}
+                       | {id: is_counted(*wrong) for id, wrong in counted(example).items()})
 
     return StepSpec(leaves, lambda: [make(example) for example in examples], CONSTANTS)
 

@@ -51,7 +51,8 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     if found is None:
         return None
     if (got == MARK).all():
-        return Wrong((f"Nothing is stored in {name}.",), id="nothing-stored", name=name)
+        return Wrong((f"Nothing is stored in {name}: no tl.store reaches it.",),
+                     id="nothing-stored", name=name)
     at = int(np.flatnonzero(~np.isclose(got.astype(np.float64), want.reshape(-1).astype(np.float64),
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())

@@ -20,16 +20,24 @@ from grader.step_checks.examples import (
     same,
     unlike,
 )
-from grader.step_checks.softmax import HIDDEN, row
+from grader.step_checks.softmax import HIDDEN, not_infinite, row
 
 B, H, M, N, D = 2, 3, 5, 7, 6
 TILE = 128  # the stage's BLOCK_M and BLOCK_N
 ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # these tiles' rows and keys, of NQ and NK
 NQ, NK = ROWS.stop, KEYS.stop  # the tiles are the last ones: BLOCK_M may reach past them
+SIZES = {"B": B, "H": H, "rows": M, "D": D}  # what the forward knows beside its tiles
 
 
 def entry(leaves: tuple[str, ...], *examples) -> StepSpec:
     return StepSpec(leaves, lambda: [one() for one in examples], kernel=False)
+
+
+def whole(name: str, tile: np.ndarray, rows: slice) -> dict[str, np.ndarray]:
+    """A tile, and the whole tensor of which it has these rows."""
+    x = randoms(len(name) + rows.stop)(*tile.shape[:2], rows.stop, D)
+    x[:, :, rows] = tile
+    return {f"{name}_tile": tile, name: x}
 
 
 def matches(words: str, given: dict, error: float = EXACT, variants=None,
@@ -55,13 +63,17 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
             return Wrong((f"{name} itself is changed in place, and the next tile gets the changed "
                           f"{name}: make a new tensor.",), name=name)
         s = left.programs[0]["s"]
-        hidden_all = np.broadcast_to(hidden, want.shape)
-        if isinstance(s, np.ndarray) and s.shape == want.shape and s.dtype.kind == "f" \
-                and not (s[hidden_all] < HIDDEN).all():
-            at = tuple(np.argwhere(hidden_all & ~(s < HIDDEN))[0])
+        found = difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
+        if not isinstance(s, np.ndarray) or s.shape != want.shape or s.dtype.kind != "f":
+            return found
+        if np.isnan(s).any():
+            return found and replace(found, id="zero-times-inf")
+        seen = np.broadcast_to(hidden, want.shape) & ~(s.astype(np.float64) < HIDDEN)
+        if seen.any():
+            at = tuple(np.argwhere(seen)[0])
             return Wrong((f"Query {start_m + at[2]} must not see key {start_n + at[3]}, but s is "
                           f"{s[at]:.5g} there: want -inf.",), want="-inf", got=number(s[at]))
-        return difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
+        return found or not_infinite(s, np.broadcast_to(hidden, want.shape))
 
     def variants() -> dict:
         raw, none = q.astype(np.float64) @ k.swapaxes(-1, -2), np.zeros((M, N), bool)
@@ -79,7 +91,8 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
                   "scale-rounded": raw / math.isqrt(D)}
         return {id: named.leaves(s=np.where(hidden, -np.inf, s)) for id, s in scaled.items()} | {
             id: named.leaves(s=np.where(other, -np.inf, want)) for id, other in masks.items()} | {
-            "hidden-scores-zero": named.leaves(s=np.where(hidden, 0, want))}
+            ("hidden-scores-zero", where): named.leaves(s=np.where(zero, 0, want))
+            for where, zero in (("", hidden), ("tril", is_causal & (column > row)))}
 
     return Example(f"q of shape {q.shape}, k of shape {k.shape}, start_m={start_m}, "
                    f"start_n={start_n}, is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
@@ -164,7 +177,8 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
                 for name, value in wanted.items()))
         return found and replace(first(*plain) or found, others=tuple(found.names))
 
-    given = {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v, "start_n": TILE}
+    given = SIZES | {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "start_n": TILE,
+                     **whole("v", v, slice(TILE, TILE + N))}
     return Example(f"{words}: s of shape {s.shape}", given, check,
                    variants=lambda: named.softmax(
                      s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
@@ -194,8 +208,9 @@ def sums() -> Example:
                 ("last-tile-only", "acc"): named.leaves(l_i=total, acc=pv)}
 
     return matches(f"p of shape {p.shape}, alpha of shape {alpha.shape}", {
-        "p": p, "alpha": alpha, "v_tile": v, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
-        "m_new": random(B, H, M), "s": random(B, H, M, N)},
+        "p": p, "alpha": alpha, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
+        "m_new": random(B, H, M), "s": random(B, H, M, N), "start_n": TILE, **SIZES,
+        **whole("v", v, slice(TILE, TILE + N))},
         variants=variants, l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
 
 
@@ -212,7 +227,7 @@ def finish(seed: int, size: float) -> Example:
 
     return matches(f"acc of shape {acc.shape}, l_i and m_i of shape {l_i.shape}", {
         "acc": acc, "l_i": l_i, "m_i": m_i, "m_new": m_i, "alpha": np.abs(random(B, H, M)),
-        "p": np.abs(random(B, H, M, N)), "s": random(B, H, M, N)},
+        "p": np.abs(random(B, H, M, N)), "s": random(B, H, M, N), **SIZES},
         variants=variants, o_tile=acc / l_i[..., None], lse_tile=m_i + ln)
 
 
@@ -221,8 +236,8 @@ def shift() -> Example:
     do, o, dlse = random(B, H, M, D), random(B, H, M, D), random(B, H, NQ)
     delta = (do * o).sum(-1)
     return matches(f"do_tile of shape {do.shape}, dlse of shape {dlse.shape}, rows 2-6", {
-        "do_tile": do, "o_tile": o, "dlse": dlse, "m": ROWS, "start_m": 2,
-        "q_tile": random(B, H, M, D)},
+        "dlse": dlse, "m": ROWS, "start_m": 2, "D": D, "NQ": NQ, **whole("do", do, ROWS),
+        **whole("o", o, ROWS), **whole("q", random(B, H, M, D), ROWS)},
         variants=lambda: {
             "dlse-left-out": named.leaves(shift=delta),
             "delta-of-all-rows": named.leaves(shift=(do @ o.swapaxes(-1, -2)).sum(-1)
@@ -263,8 +278,9 @@ def shares() -> Example:
         return made
 
     return matches("queries 2-6, keys 1-7, scale=0.5", {
-        "p": p, "shift": shift, "q_tile": q, "do_tile": do, "k_tile": k, "v_tile": v, "m": ROWS,
-        "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv, "start_m": 2, "start_n": 1},
+        "p": p, "shift": shift, "m": ROWS, "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv,
+        "start_m": 2, "start_n": 1, "D": D, **whole("q", q, ROWS), **whole("do", do, ROWS),
+        **whole("k", k, KEYS), **whole("v", v, KEYS)},
         variants=lambda: {id: named.leaves(**left(ds))
                           for id, ds in named.unlike(p, dp, shift).items()},
         **left(p * (dp - shift[..., None])))

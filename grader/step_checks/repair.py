@@ -5,6 +5,7 @@ again.  The student is told the place and the kind of the change, never the chan
 """
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ OTHERS = 100  # more to try after one that works, to see whether it is the only 
 SECONDS = 0.3  # CPU time for one change on one example
 WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-comparison": "The comparison operator is wrong.",
-    "wrong-flag": "The flag has the wrong value.",
+    "wrong-flag": "{0} has the wrong value.",
     "wrong-operator": "{0} is the wrong operator.",
     "sides-exchanged": "The two sides are swapped.",
     "wrong-assignment": "Should this be = or +=?",
@@ -93,15 +94,17 @@ class Change:
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
-            file: str = "", calls: tuple[str, ...] = (), likely: str = "") -> Iterator[Change]:
+            file: str = "", calls: tuple[str, ...] = (), error: dict | None = None
+            ) -> Iterator[Change]:
     """The changes to try on a step's text, the likeliest first.
 
     kinds: name -> kind(), for all names it may use.  leaves: the names it has to make.  wrong: the
     first of these that is wrong, "" where a loop visits wrong tiles; calls: what it calls for each.
-    likely: the id of the changes to begin with.
+    error: of an example that crashed.
     """
-    whole, seen = Text(text, kinds, leaves, wrong, calls), {text}
-    for edits in sorted(whole.all(), key=lambda edits: edits[0].id != likely):
+    whole, seen, error = Text(text, kinds, leaves, wrong, calls), {text}, error or {}
+    likely = {"shapes-do-not-broadcast": "wrong-axes"}.get(error.get("id"), "")
+    for edits in sorted(whole.all(error.get("line")), key=lambda edits: edits[0].id != likely):
         if (changed := whole.changed(edits)) in seen:
             continue
         seen.add(changed)
@@ -121,14 +124,83 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             return
 
 
-def remedies(text: str, given: dict) -> Iterator[tuple[str, str, int, str]]:
-    """Of a kernel's step: id of a mistake, the text without it, its line, and what is said of it.
+def remedies(text: str, given: dict, leaves: tuple[str, ...]
+             ) -> Iterator[tuple[str, str, int, str]]:
+    """Of a step: id of a mistake, the text without it, its line, and what is said of it.
 
-    given: of an example.  The remedy is no secret here: it is Triton's, and not the lesson's.
+    given: of an example.  The remedy is no secret here: it is Python's or Triton's, and not the
+    lesson's.
     """
+    source = Source(text, {}, leaves, "")
+    yield from _of_a_kernel(source, given) if source.kernel else _of_pytorch(source, given)
+    yield from _of_names(source, given)
+    yield from _dropped(source, given)
+
+
+def _dropped(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """What calls return, and nobody keeps."""
+    alike: dict[str, list[ast.Expr]] = {}
+    for node in source.nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            alike.setdefault(source.of(node.value.func), []).append(node)
+    for nodes in alike.values():
+        known = [name for name in dict.fromkeys((*source.leaves, *given))
+                 if re.search(rf"\b{name}\b", source.of(nodes[0]))]
+        for target in ([", ".join(source.leaves)] * (len(source.leaves) > 1) + known)[:4]:
+            yield "result-dropped", source.replaced([
+                (*source.span(node), f"{target} = {source.of(node)}") for node in nodes
+                ]), nodes[0].lineno, (
+                f"`{_short(source.of(nodes[0]))}` changes nothing by itself. Keep what it "
+                f"returns: {target} = ...")
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 60 and "\n" not in text else text.partition("(")[0] + "(...)"
+
+
+def _of_names(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """A given name that is overwritten although its old value is still needed."""
+    for statement in source.nodes:
+        if not isinstance(statement, ast.Assign):
+            continue
+        made = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)} & given.keys()
+        for name in sorted(made):
+            later = [node for node in source.nodes if isinstance(node, ast.Name)
+                     and node.id == name and isinstance(node.ctx, ast.Load)
+                     and node.lineno > statement.end_lineno]
+            begin = source.span(statement)[0]
+            for some in [later] * (len(later) > 1) + [[node] for node in later]:
+                line = some[0].lineno
+                yield "overwritten-early", source.replaced([
+                    (begin, begin, f"_old = {name}; "),
+                    *((*source.span(node), "_old") for node in some)]), statement.lineno, (
+                    f"`{name}` is overwritten too early: line {line} still needs its old value.")
+
+
+def _of_pytorch(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """Whole tensors in place of this tile's parts of them."""
+    slices = {value.stop: name for name, value in given.items() if isinstance(value, slice)}
+    parts = {name: f"{name}_tile" if f"{name}_tile" in given else
+             f"{name}[:, :, {slices[value.shape[2]]}]" for name, value in given.items()
+             if f"{name}_tile" in given or name not in source.leaves and name[-5:] != "_tile"
+             and np.ndim(value) > 2 and value.shape[2] in slices}
+    whole = [node for node in source.nodes if isinstance(node, ast.Name) and node.id in parts
+             and isinstance(node.ctx, ast.Load)
+             and not source.of(source.parents[node]).startswith(f"{node.id}[:")]
+    if whole:
+        names = dict.fromkeys(node.id for node in whole)
+        yield "whole-tensor", source.replaced([
+            (*source.span(node), parts[node.id]) for node in whole]), whole[0].lineno, (
+            " and ".join(f"`{name}`" for name in names)
+            + (" is the whole tensor: " if len(names) < 2 else " are whole tensors: ")
+            + "this tile's part is " + " and ".join(parts[name] for name in names) + ".")
+
+
+def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """A fraction; a loop variable that is needed later; a load without other=."""
     fractions = {name for name, value in given.items() if kind(value)[-1:] == "f"
                  or isinstance(value, float)}
-    source = Source(text, {}, (), "")
     nodes = [node for node in source.nodes if isinstance(node, ast.BinOp)
              and isinstance(node.op, ast.Div) and not fractions & {
                  one.id for one in ast.walk(node) if isinstance(one, ast.Name)}]
@@ -159,13 +231,50 @@ def remedies(text: str, given: dict) -> Iterator[tuple[str, str, int, str]]:
             (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), min(
             node.lineno for node in loads), (
             "tl.load has mask= but no other=, so the masked elements are undefined. Write "
-            "other=0.0. The interpreter reads 0 there, so this may cost no points; a GPU may read "
-            "anything.")
+            "other=0.0. A GPU may read anything there, so this check reads NaN; the interpreter "
+            "alone reads 0, so this may cost no points.")
 
 
-def printed(text: str, file: str) -> Iterator[str]:
+def returned(text: str, asked: StepSpec) -> tuple[int, str]:
+    """The line of a step's return, and what to say about it."""
+    source, leaves = Source(text, {}, asked.leaves, ""), asked.leaves
+    node = next(node for node in source.nodes if isinstance(node, ast.Return))
+    if leaves:
+        return node.lineno, (f"`{_short(source.of(node))}`: a step does not return. Assign to "
+                             f"{', '.join(leaves)}; the code below goes on with that.")
+    return node.lineno, f"`{_short(source.of(node))}`: a kernel returns nothing. " + (
+        "This line should not be there." if "store(" in text else
+        f"The result must be stored: {'_store' if '_store' in asked.fakes else 'tl.store'} is "
+        "missing.")
+
+
+def remarks(text: str, file: str) -> Iterator[str]:
+    """Advice on a right step: what its text does that works here, and not on a GPU."""
+    source = Source(text, {}, (), "")
+    if source.kernel:
+        yield from _printed(source, file)
+    elif "torch.device" not in text:
+        yield from _on_the_cpu(source, file)
+
+
+def _on_the_cpu(source: Source, file: str) -> Iterator[str]:
+    """What to say about the first tensor that is made without device=, if there is one."""
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and re.fullmatch(
+                r"torch\.(empty|zeros|ones|full|arange)", source.of(node.func)):
+            given = {word.arg for word in node.keywords}
+            if "device" not in given:
+                floats = "dtype" not in given and source.of(node.func) != "torch.arange"
+                yield (f"This is right on a CPU, but {file}:{node.lineno}: "
+                       f"`{_short(source.of(node))}` makes a tensor on the CPU"
+                       + ", in float32" * floats + ", whatever the inputs are: pass device="
+                       + " and dtype=" * floats + ".")
+                return
+
+
+def _printed(source: Source, file: str) -> Iterator[str]:
     """What to say about the first print() in a kernel's step, if there is one."""
-    for node in Source(text, {}, (), "").nodes:
+    for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
                 and node.func.id == "print":
             titled = node.args and isinstance(getattr(node.args[0], "value", None), str)
@@ -197,9 +306,10 @@ def line(text: str, leaves: tuple[str, ...], wrong: str, reads: str = "") -> int
     """The line of the only statement that the wrong name depends on, and no right one before it; 0
     if there are several.  reads: it reads this name."""
     source = Source(text, {}, leaves, wrong)
-    found = [node.lineno for node in source.body
-             if id(node) in source.makes - source.makes_right and (not reads or reads in {
-                 one.id for one in ast.walk(node) if isinstance(one, ast.Name)})]
+    found = [node.lineno if not reads else next((
+        one.lineno for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == reads), 0)
+        for node in source.body if id(node) in source.makes - source.makes_right]
+    found = [*filter(None, found)]
     return found[0] if wrong and len(found) == 1 else 0
 
 
@@ -221,8 +331,7 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends, partly, right, left_to_try = 0, None, [], OTHERS
-    likely = {"shapes-do-not-broadcast": "wrong-axes"}.get((left.error or {}).get("id"), "")
-    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes), likely):
+    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes), left.error):
         if right:
             if change.tier != right[0].tier:
                 continue

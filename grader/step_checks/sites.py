@@ -53,6 +53,14 @@ class Source:
                 wanted |= {node.id for node in own} - bound
         return found
 
+    def before(self, line: int | None) -> list[ast.stmt]:
+        """The statement in this line, and those above that what it reads depends on."""
+        here = [node for node in self.body if line and node.lineno <= line <= node.end_lineno]
+        into = self.slice({node.id for one in here for node in ast.walk(one)
+                           if isinstance(node, ast.Name)})
+        return here + [node for node in self.body if here and id(node) in into
+                       and node.lineno < here[0].lineno]
+
     def late(self, node) -> float:
         """How much later to try a change here than in code that only the wrong name depends on;
         or, where a loop visits wrong tiles, than outside of what its calls pass on."""

@@ -20,6 +20,15 @@ from grader.step_checks.examples import (
 
 FACTOR = 0.36  # stands for scale * LOG2E
 HIDDEN = -1e5  # lower scores count as -inf
+LOWEST = -1e20  # what is lower is below all scores
+
+
+def not_infinite(s: np.ndarray, hidden: np.ndarray) -> Wrong | None:
+    """Advice on hidden scores that are low, but not so low that no score is lower."""
+    low = s[hidden][s[hidden] > LOWEST]
+    return Wrong((f"hidden scores are {low[0]:.5g}, and not -inf: a real score may be as low, and "
+                  "in a row that sees no key all keys would count alike",), note=True) \
+        if low.size else None
 
 
 def scores(factor: float = 1.0) -> StepSpec:
@@ -42,7 +51,8 @@ def scores(factor: float = 1.0) -> StepSpec:
                     at = tuple(np.argwhere(~keep & seen)[0])
                     return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, but keep is False there: "
                                   "want -inf.",), name="s", want="-inf", got=number(s[at]))
-            return difference("s", s, np.where(keep, want, -np.inf), free=~keep)
+            return difference("s", s, np.where(keep, want, -np.inf), free=~keep) \
+                or not_infinite(s, ~keep)
 
         return Example(f"q of shape {q.shape}, k of shape {k.shape}, {dtype}, MASKED={masked}",
                        {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,

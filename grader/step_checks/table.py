@@ -62,7 +62,7 @@ ENTRIES: dict[str, StepSpec] = {
     "9.11": gradients.dsink(),
     "9.12": gradients.dq_loop(*KEYS[9]),
     "9.16": loops.borders(*QUERIES[9], gradients.query_phases, ("first", "inner", "outer", "last"),
-                          queries=True),
+                          queries=True, counted=gradients.by_the_wrong_key),
     "9.17": gradients.query_loop(*QUERIES[9]),
     "9.20": loops.borders(*KEYS[9], gradients.key_phases, ("sink_end", "first", "inner", "edge")),
     "9.21": masks.MASKS[9],

@@ -39,7 +39,7 @@ ADVICE = "either the mask is missing, or the address (tile, stride, head, batch)
 @pytest.mark.parametrize("entry, id, said", [
     ("unmasked", "out-of-bounds-read", """\
 tl.load reads 52 numbers outside of its tensor: x = tl.load(x_ptr + offs)
-at x_ptr, lanes 12-63 of 64: """ + ADVICE),
+at x_ptr, elements 12-63 of 64: """ + ADVICE),
     ("wide", "out-of-bounds-write", """\
 tl.store writes 1 number outside of its tensor: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
 at y_ptr, lane 12 of 64: """ + ADVICE),

@@ -42,7 +42,8 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 # Names that the step's own words give, whatever the mistake is called in the whole computation.
 NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
 SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-wrongly",
-              "result-dropped", "nothing-stored", "blind-row-max",
+              "result-dropped", "begins-again", "added-twice", "overwritten-early", "whole-tensor",
+              "step-returns", "nothing-stored", "blind-row-max",
               "load-without-other", "lse-in-base-2", "wrong-head", earlier.ID, *OBSERVED)
 
 
@@ -138,7 +139,7 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     ("keep = key < N\nimport os; os._exit(0)", "ended"),
     ("keep = key < M", "name 'M' is not defined"),
     ("kept = key < N", "keep is not assigned here"),
-    ("return key < N", "the code below it never runs"),
+    ("return key < N", "a step does not return. Assign to keep"),
 ])
 def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(
         text, says, monkeypatch):
@@ -507,6 +508,20 @@ def test_a_comment_or_another_layout_does_not_change_the_surroundings():
     assert blanks.skeletons(other, tuple(submission.steps(other))) == given
 
 
+@pytest.mark.parametrize("old, new, said", [
+    ("scale,\n    D: tl.constexpr, BLOCK_D", "scale, D: tl.constexpr, BLOCK",
+     "line 88, `def _fwd_kernel(`, is not as given"),
+    ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)", "    acc = tl.zeros([BLOCK_M, BLOCK_D])",
+     "line 110, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given"),
+    ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)\n", "",
+     'a given line is missing above line 110, `l_i, m_i = tl.zeros(')])
+def test_what_was_changed_around_a_step_is_said(old, new, said):
+    source = solved(3).replace(old, new, 1)
+    assert source != solved(3)
+    found = blanks.Blanks(source, submitted(source, 3).steps)
+    assert found.changed("3.2").startswith(said) and not found.changed("3.5")
+
+
 def test_the_starter_has_the_surroundings_of_the_solved_file():
     for stage in range(1, 10):
         texts = solved(stage), blank(solved(stage))
@@ -591,7 +606,8 @@ def test_a_name_is_said_without_what_no_search_has_tried(id, said):
 
 # A mistake, and the line of the step in which it stands.
 PLACES = [
-    (1, "l_i = alpha * l_i + p.sum(dim=-1)", "l_i = alpha * l_i + p.sum(dim=-2)", "wrong-number"),
+    (1, "l_i = alpha * l_i + p.sum(dim=-1)", "l_i = alpha * l_i + p.sum(dim=-2)",
+     "shapes-do-not-broadcast"),
     (3, "b, h = bh // HQ, bh % HQ", "h, b = bh // HQ, bh % HQ", "names-exchanged"),
     (3, "lse, mask=query < N)", "lse)", "wrong-argument"),
     (3, "acc / l_i[:, None], bh", "acc, bh", "one-missing"),
@@ -675,8 +691,8 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (8, "inner = start_n + BLOCK_N if", "inner = start_n if", "BLOCK_N is missing."),
     (8, "dk = tl.dot(ds_t.to(q.dtype), q, dk)", "dk = tl.dot(ds_t.to(q.dtype), k, dk)",
      "`k` is the wrong variable here."),
-    (1, " - dlse[:, :, m]", " - dlse", "The slice m is missing."),
-    (1, "lse[:, :, m, None]", "lse[..., None]", "The slice m is missing."),
+    (1, " - dlse[:, :, m]", " - dlse",
+     "`dlse` is the whole tensor: this tile's part is dlse[:, :, m]."),
     (1, "lse[:, :, m, None]", "lse[:, :, None, m]", "The axes are wrong."),
     (8, "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
      "`* LOG2E` should not be there."),
@@ -805,7 +821,7 @@ def test_flags_that_are_all_wrong_are_told_together():
         "MASKED=True)", "MASKED=False)").replace("MASKED=None)", "MASKED=True)")
     light, = (light for light in lights(source, 4).values() if light.light == "wrong")
     assert light.mistake == "wrong-flag"
-    assert "The flag has the wrong value, here and in line " in light.change
+    assert "MASKED= has the wrong value, here and in line " in light.change
 
 
 @pytest.mark.parametrize("stage, id, other, of, said", [

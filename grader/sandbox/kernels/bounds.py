@@ -103,11 +103,11 @@ def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strid
 
 
 def _lanes(outside: np.ndarray, whole: bool = True) -> str:
-    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" for a single
-    lane.  whole: say the size of the tile, too."""
+    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "elements 40-63 of 64"; "" for a
+    single one.  whole: say the size of the tile, too."""
     if outside.size == 1:
         return ""
-    axes = ("lane",) if outside.ndim == 1 else ("row", "column")
+    axes = ("element",) if outside.ndim == 1 else ("row", "column")
     said = []
     for axis, name in enumerate(axes[:outside.ndim]):
         others = tuple(other for other in range(outside.ndim) if other != axis)

@@ -95,7 +95,8 @@ def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
                       "cannot loop over a tile. An operation on a tile is applied to all of its "
                       "elements at once")
     for node in sorted(_parts(statement), key=lambda node: getattr(node, "lineno", line) != line):
-        if found := _call(node, said) or _subscript(node, said) or _attribute(node, said):
+        if found := _call(node, said) or _subscript(node, said) or _attribute(node, said) \
+                or _value(node):
             return line, found
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and "pow()" in said:
             return line, (f"`{_short(node)}`: ** does not work on tiles. Write tl.exp2(x) "
@@ -135,6 +136,26 @@ def _call(node, said: str) -> str:
     return ""
 
 
+def _value(node) -> str:
+    """A pointer in place of the numbers at that address, or a text in place of a number."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        parts = [node.left, node.right]
+    elif re.fullmatch(r"tl\.(math\.)?(dot|trans|where|sum|max|maximum|exp2?|log2?)", _calls(node)):
+        parts = node.args
+    else:
+        return ""
+    for part in parts:
+        name = part.value if isinstance(part, ast.Subscript) else part
+        if isinstance(name, ast.Name) and re.search(r"ptrs?$", name.id):
+            return (f"`{_short(node)}`: {name.id} is an address, not the numbers there. Load them "
+                    f"first, as in tl.load({name.id}{' + offs' * (name.id[-1] == 'r')}, mask=mask, "
+                    "other=0.0)")
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            return (f'`{_short(node)}`: "{part.value}" is a text, not a number. Write '
+                    f'float("{part.value}")')
+    return ""
+
+
 def _subscript(node, said: str) -> str:
     if not isinstance(node, ast.Subscript):
         return ""
@@ -149,6 +170,8 @@ def _subscript(node, said: str) -> str:
         return ""
     store = isinstance(node.ctx, ast.Store)
     if re.search(r"ptrs?\b", value):
+        if len(axes) > 1:
+            index = "rows[:, None] * row_stride + columns[None, :]"
         call = f"tl.store({value} + {index}, value, mask=...)" if store else \
             f"tl.load({value} + {index}, mask=..., other=0.0)"
         return f"`{shown}`: a pointer is not an array. Write {call}"

@@ -46,6 +46,13 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "tl.dot must be 16 or more: pad the tile with zeros, or use a larger one"),
     (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
      "make the shapes of these two tiles match: x[:, None] is a column, x[None, :] a row"),
+    (r"must match the size of tensor", "shapes-do-not-broadcast", "make the shapes of these two "
+     "tensors match: x[..., None] is a column"),
+    (r"(mask|value) argument cannot be block type|pointer argument cannot"
+     r"|expected (pointer|value|mask|other) argument to have shape",
+     "shapes-do-not-broadcast",
+     "addresses, mask and values need the same shape: build them from the same offsets, as in "
+     "pointer + offs"),
     (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
      "one shape and dtype through a loop: give it those before the loop"),
     (r"arange's arguments must be of type tl.constexpr", "not-constexpr", "write start + "
@@ -69,15 +76,22 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"PassManager::run failed", "does-not-compile", "Triton's compiler gives up on the kernel. "
      "One known cause is a return inside an `if` on computed numbers: put the rest under the "
      "opposite `if`, or use tl.where"),
+    (r"invalid operands of type pointer|type pointer<\S+ and ",
+     "does-not-compile", "a pointer is an address, not the number there: load that first, "
+     "tl.load(x_ptr + offs, mask=mask, other=0.0)"),
+    (r"(?-i:'str' object has no attribute 'type'|\((Tensor, )+str\b|must be Number, not str"
+     r"|and 'str'$|of type <class 'str'> to tensor)", "input-refused", "a text in quotes is no "
+     'number: write float("-inf") for minus infinity'),
+    (r"(?-i:name '(inf|nan)' is not defined)", "name-not-defined", 'write float("-inf") for minus '
+     "infinity"),
+    (r"where\(\) missing \d required", "does-not-compile", "tl.where(condition, x, y) takes x "
+     "where the condition is True, and y elsewhere"),
     (r"cannot add pointers together", "does-not-compile", "addresses cannot be added: load the "
      "values first, tl.load(x_ptr + offs, mask=mask, other=0.0), and add those"),
     (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel can only read tensors that are "
      "on the GPU: create them with device=q.device"),
-    (r"unsupported ptr type", "input-refused", "the address comes first: "
+    (r"unsupported ptr type|cannot cast pointer", "input-refused", "the address comes first: "
      "tl.load(pointer + offs, mask=mask), tl.store(pointer + offs, value, mask=mask)"),
-    (r"mask argument cannot be block type|pointer argument cannot",
-     "shapes-do-not-broadcast",
-     "pointers, mask and other need the same shape: build them from the same offsets"),
     (r"between then block and else block|mismatched type for", "loop-type-changes", "a variable "
      "needs one shape and dtype after both branches of an if: use tl.where, or a constexpr "
      "condition"),
@@ -237,7 +251,7 @@ def _text(error) -> str:
                     text = text.replace(str(numbers), f"{value.dtype}{[*numbers.shape]}")
     except BaseException:
         return "(its __str__ failed)"
-    return text[:MAX_TEXT]
+    return re.sub(r"'?constexpr\[(\d+)\]'?", r"\1", text[:MAX_TEXT])
 
 
 def lines_of(error, path: str) -> list[int]:

@@ -105,7 +105,7 @@ def _run(worker, request: dict) -> list[dict]:
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
         worker.replaying = memory  # all that a kernel may access
         try:
-            with _limited(request["seconds"]), hooks.listening(UndefinedLanes()):
+            with _limited(request["seconds"]), hooks.listening(UndefinedElements()):
                 if request["kernel"]:
                     function[(example["programs"],)](**given)
                 else:
@@ -174,6 +174,8 @@ def _told(value, memory: Memory):
             return {"pointer": name, "at": pack_array(np.asarray(at))}
         return {"tile": pack_array(numbers)}
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
+        if value.dtype is torch.bfloat16:  # which NumPy has not
+            return {"other": "bfloat16: keep it in float32"}
         return {"tile": pack_array(value.detach().numpy())}
     if isinstance(value, np.ndarray | np.generic):
         return {"tile": pack_array(np.asarray(value))}
@@ -363,8 +365,8 @@ def _limited(seconds: float):
         signal.signal(signal.SIGPROF, before)
 
 
-class UndefinedLanes(hooks.Listener):
-    """Sets masked lanes of a load without `other=` to NaN, because a GPU may return anything."""
+class UndefinedElements(hooks.Listener):
+    """Sets masked elements of a load without `other=` to NaN, because a GPU may return anything."""
 
     def loaded(self, access: hooks.Access, numbers: np.ndarray) -> None:
         if not access.has_other and numbers.dtype.kind == "f":
