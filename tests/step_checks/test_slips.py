@@ -1,0 +1,97 @@
+"""A beginner's slip is told by its cause, in the line where it is."""
+
+import pytest
+
+from tests.step_checks.blanks import lights, solved
+
+INF = 'float("-inf")'
+DROPPED = "s = s.masked_fill("
+STORE = "tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])"
+SLIPS = [
+    # a dtype
+    (1, "1.1", "s = q @ k", "s = q.half() @ k.half()", "s is float16: keep it in float32."),
+    (1, "1.1", "s = q @ k", "s = q.bfloat16() @ k.bfloat16()", "got bfloat16: keep it in float32"),
+    (1, "1.5", "m_i + torch.log(l_i)", "(m_i + torch.log(l_i)).half()", "lse_tile is float16"),
+    # whole tensors in place of this tile's parts, and a second mistake beside that
+    (1, "1.6", "(do_tile * o_tile)", "(do * o)", "`do` and `o` are whole tensors: this tile's"),
+    (1, "1.6", "(do_tile * o_tile).sum(dim=-1) - dlse[:, :, m]", "(do * o).sum(-1)",
+     "dlse is missing"),
+    (1, "1.7", "lse[:, :, m, None]", "lse[..., None]",
+     "`lse` is the whole tensor: this tile's part is lse[:, :, m]."),
+    (1, "1.8", "scale * ds.transpose(-1, -2) @ q_tile", "scale * ds.transpose(-1, -2) @ q",
+     "`q` is the whole tensor: this tile's part is q_tile."),
+    # a return
+    (2, "2.4", STORE, "return dx", "a kernel returns nothing. The result must be stored: tl.store"),
+    (8, "8.10", "_store(dq_ptr, dq * scale, bh, query, N, D)", "return dq * scale",
+     "The result must be stored: _store is missing."),
+    (4, "4.6", "keep = key <= query", "return key <= query",
+     "a step does not return. Assign to keep; the code below goes on with that."),
+    # the order of assignments; results that nobody keeps, or that count twice
+    (1, "1.3", "            p = torch", "            m_i = m_new\n            p = torch",
+     "`m_i` is overwritten too early: line 137 still needs its old value."),
+    (3, "3.5", "    p = tl", "    m_i = m_new\n    p = tl", "`m_i` is overwritten too early"),
+    (1, "1.1", DROPPED, DROPPED[4:], "changes nothing by itself. Keep what it returns: s = ..."),
+    (8, "8.15", "dk, dv = _add_dkdv(", "_add_dkdv(", "Keep what it returns: dk, dv = ..."),
+    (8, "8.15", "dk, dv = _add_dkdv(dk, dv,", "dk, dv = _add_dkdv(dk * 0, dv * 0,",
+     "gets zeros as dk, so the shares of the group's earlier heads are lost"),
+    (3, "3.2", "    whole =", "    acc = tl.zeros_like(acc)\n    whole =",
+     "gets zeros as acc, so what it held before the loop is lost"),
+    # addresses and texts in place of numbers
+    (2, "2.4", "dx = dy[:, None] *", "dx = dy_ptr[:, None] *", "dy_ptr is an address, not the"),
+    (2, "2.4", "dy = tl.load(dy_ptr + offs_m * stride_dym, mask=mask_m, other=0.0).to(tl.float32)",
+     "dy = dy_ptr + offs_m * stride_dym", "a pointer is an address, not the number there"),
+    (3, "3.3", "acc / l_i[:, None]", "acc / lse_ptr", "lse_ptr is an address, not the numbers"),
+    (2, "2.2", "x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)",
+     "x = x_ptrs", "got an address, of which tl.load reads the numbers"),
+    (2, "2.4", "tl.store(dx_ptrs, dx", "tl.store(dx, dx_ptrs", "the address comes first"),
+    (3, "3.4", INF, '"-inf"', '"-inf" is a text, not a number. Write float("-inf")'),
+    (6, "6.7", INF, '"-inf"', 'a text in quotes is no number: write float("-inf")'),
+    (1, "1.1", INF, '"-inf"', 'a text in quotes is no number: write float("-inf")'),
+    (1, "1.1", INF, "-inf", 'name \'inf\' is not defined. Try: write float("-inf")'),
+    (3, "3.4", "s, float(", "float(", "tl.where(condition, x, y) takes x where"),
+    # the mask as a factor
+    (1, "1.1", DROPPED + "key[None, :] > query[:, None], " + INF + ")",
+     "s = s + (key[None, :] > query[:, None]) * " + INF, "0 * inf is NaN"),
+    (1, "1.1", DROPPED + "key[None, :] > query[:, None], " + INF + ")", "s = torch.tril(s)",
+     "hidden keys get a score of 0"),
+    (8, "8.11", "p = tl.where(keep, p, 0.0)", "p = p * keep", "0 * inf is NaN"),
+    (8, "8.16", "p_t = tl.where(keep, p_t, 0.0)", "p_t *= keep", "0 * inf is NaN"),
+    # borders
+    (9, "9.16", "minimum(start_n + window_size", "minimum(start_n + BLOCK_N - 1 + window_size",
+     "`outer` is counted from the tile's youngest key"),
+    (9, "9.16", "tl.minimum(inner - 1 + window_size", "tl.minimum(start_n + window_size",
+     "`last` is counted from the tile's oldest key"),
+    # shapes
+    (8, "8.9", "axis=1)", "axis=1, keep_dims=True)", "addresses, mask and values need the same"),
+    (8, "8.9", "tl.float32), axis=1)", "tl.float32), axis=0)", "delta[0]: want"),
+]
+
+
+@pytest.mark.parametrize("stage, step, old, new, said", SLIPS, ids=lambda value: str(value)[:40])
+def test_a_slip_is_told_by_its_cause(stage, step, old, new, said, monkeypatch):
+    monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
+    before, begin, rest = solved(stage).partition(f"# BEGIN SOLUTION {step}\n")
+    assert old in rest.partition("# END SOLUTION")[0]
+    body, end, after = rest.partition("# END SOLUTION")
+    found = lights(before + begin + body.replace(old, new) + end + after, stage)
+    assert [id for id, one in found.items() if one.light == "wrong"] == [step]
+    assert said in "\n".join(found[step].lines)
+
+
+@pytest.mark.parametrize("stage, step, old, new, note", [
+    (1, "1.1", INF, "-1e9", "hidden scores are -1e+09, and not -inf: a real score may be as low"),
+    (3, "3.4", INF, "-1e6", "hidden scores are -1e+06, and not -inf"),
+    (3, "3.4", INF, "-1e30", ""),
+    (2, "2.6", "torch.empty(M, N, device=x.device, dtype=x.dtype)", "torch.zeros(M, N)",
+     "`torch.zeros(M, N)` makes a tensor on the CPU, in float32"),
+    (2, "2.6", "torch.empty(N, device=w.device, dtype=w.dtype)", "torch.empty(N, dtype=w.dtype)",
+     "makes a tensor on the CPU, whatever the inputs are: pass device=."),
+    (1, "1.1", "q.shape[-2], device=q.device)", "q.shape[-2])", "makes a tensor on the CPU, what"),
+    (1, "1.6", "do_tile * o_tile", "do[:, :, m].float() * o_tile", ""),
+    (1, "1.5", "l_i[..., None]", "l_i.view(B, H, rows, 1)", ""),
+])
+def test_what_is_right_and_not_good_gets_a_remark(stage, step, old, new, note):
+    assert old in solved(stage)
+    found = lights(solved(stage).replace(old, new), stage)[step]
+    assert found.light == "right"
+    assert note in " ".join(found.seen) if note else not found.seen
