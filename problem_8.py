@@ -210,8 +210,8 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
     # ====================================================================== new
     # Step 8.11 -- P again, from the saved log-sum-exp.
     #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2), with s = q k^T.  In a
-    #   MASKED tile it is 0 where keep is False.  No maximum is needed: what a query
-    #   sees has s * scale_log2e <= lse_log2.
+    #   MASKED tile it is 0 where keep is False.  No maximum is needed: what a query sees has
+    #   s * scale_log2e <= lse_log2.  A hidden score may be larger, and its power infinite.
     # BEGIN SOLUTION 8.11
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
@@ -260,7 +260,7 @@ def _dkdv_kernel(
     # Step 8.14 -- Which queries see these keys?
     #   As drawn at the top: the diagonal from first to inner, full tiles from inner to outer, the
     #   tail from outer to N.  Without CAUSAL there is no diagonal.  outer: a multiple of BLOCK_M,
-    #   not below inner.
+    #   not below inner.  BLOCK_M is BLOCK_N here, too.
     # BEGIN SOLUTION 8.14
     first = start_n if CAUSAL else 0
     inner = start_n + BLOCK_N if CAUSAL else 0
