@@ -69,6 +69,7 @@ class Call:
     # An autotuned kernel, the number of its configuration, and whether it runs beforehand, too, as
     # when a GPU times it.
     configuration: tuple[str, int, bool] | None = None
+    multiprocessors: int = 132  # of the GPU that a worker without one pretends to have
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
         "repeats": call.repeats, "entry": call.entry, "late": call.late,
-        "configuration": call.configuration,
+        "configuration": call.configuration, "multiprocessors": call.multiprocessors,
         "between": dict(zip(("args", "kwargs"), call.between or (call.args, call.kwargs),
                             strict=True)),
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}

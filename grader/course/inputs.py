@@ -30,6 +30,7 @@ ONE_BY_ONE = {  # layouts that differ from tensor to tensor
     "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
     "shared": {"q": "packed", "k": "expanded", "v": "packed", "x": "expanded", "w": "dense"},
 }
+FEW, MANY = 3, 132  # multiprocessors: few give a persistent kernel more work than programs
 DIFFERENTIABLE = "weighted_row_sum"  # stage 2's differentiable entry point; only this course has it
 UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
 
@@ -74,6 +75,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
                       repeats=case.repeats, entry=entry, late=late,
+                      multiprocessors=FEW if case.by_contract else MANY,
                       between=_signature(_with_other_options(case))[:2])
     return built
 

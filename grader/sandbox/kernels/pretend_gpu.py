@@ -15,6 +15,9 @@ import torch
 # Bytes of shared memory one program may use: CUDA C++ programming guide, "technical
 # specifications per compute capability" (the opt-in maximum per block).
 SHARED_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+# Of the pretended GPU, while a file is imported and where a call does not say: so few that a kernel
+# with as many programs has more work than programs.
+MULTIPROCESSORS = 3
 _GPU, _CPU = torch.device("cuda", 0), torch.device("cpu")
 installed = False  # set by install(), for good
 
@@ -65,6 +68,10 @@ class _Nothing(contextlib.nullcontext):
 class _Properties(SimpleNamespace):
     """Properties of the pretended GPU.  absent.py knows this class's name, from errors about
     properties that it lacks."""
+
+
+properties = _Properties(name="no GPU", multi_processor_count=MULTIPROCESSORS,
+                         total_memory=80 << 30, warp_size=32, L2_cache_size=50 << 20)
 
 
 class _Driver(SimpleNamespace):
@@ -162,11 +169,8 @@ def install(capability: int) -> None:
     torch.Tensor.get_device = lambda self: 0
 
     major, minor = divmod(capability, 10)
-    properties = _Properties(
-        name="no GPU", major=major, minor=minor, multi_processor_count=132,
-        total_memory=80 << 30, warp_size=32, L2_cache_size=50 << 20,
-        shared_memory_per_block_optin=SHARED_BYTES.get(capability, 101376),
-    )
+    properties.major, properties.minor = major, minor
+    properties.shared_memory_per_block_optin = SHARED_BYTES.get(capability, 101376)
     stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
     stubs = {
         "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
@@ -194,7 +198,8 @@ def install(capability: int) -> None:
         get_device_capability=lambda device=0: (major, minor),
         get_active_torch_device=lambda: _GPU, get_device_interface=lambda: torch.cuda,
         utils=SimpleNamespace(get_device_properties=lambda device: {
-            "max_shared_mem": SHARED_BYTES.get(capability, 101376), "multiprocessor_count": 132,
-            "warpSize": 32, "max_num_regs": 65536, "sm_clock_rate": 1755000,
-            "mem_clock_rate": 2619000, "mem_bus_width": 5120})))
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "multiprocessor_count": properties.multi_processor_count, "warpSize": 32,
+            "max_num_regs": 65536, "sm_clock_rate": 1755000, "mem_clock_rate": 2619000,
+            "mem_bus_width": 5120})))
     Autotuner.run = _without_a_clock

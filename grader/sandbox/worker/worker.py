@@ -95,6 +95,8 @@ class Server:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
             pretend_gpu.tuning.wanted = request.get("configuration")
+            pretend_gpu.properties.multi_processor_count = request.get(
+                "multiprocessors", pretend_gpu.MULTIPROCESSORS)
             pretend_gpu.tuning.changed.clear()
             try:
                 header, blobs = getattr(self, request["op"])(request, *tensors)

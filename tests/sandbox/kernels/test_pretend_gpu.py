@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from grader.course.cases import Case
+from grader.course.inputs import build
 from tests.sessions import X, double_call, open_session, run
 
 pytest.importorskip("triton")
@@ -51,3 +53,18 @@ def test_a_run_for_the_clock_leaves_what_a_kernel_adds_unless_it_is_reset(
     kernel = "_plain" if entry == "plain" else "_adding"
     assert in_configuration(session, entry, kernel, 0, True) == ([factor], changed)
     assert in_configuration(session, entry, kernel, 0, False) == ([2], ())
+
+
+def test_a_persistent_kernel_has_more_work_than_programs_where_a_call_says_so():
+    with open_session("persistent.py") as session:
+        right = {(entry, count): torch.equal(
+            run(session, entry, double_call(multiprocessors=count)).outputs[0]["y"], X * 2)
+            for entry in ("double", "double_as_imported") for count in (3, 132)}
+    assert right == {("double", 3): False, ("double", 132): True,
+                     ("double_as_imported", 3): False, ("double_as_imported", 132): False}
+
+
+def test_the_cases_of_the_contract_say_so():
+    made = [build(Case(4, "robust", 64, by_contract=by_contract), 0).call
+            for by_contract in (True, False)]
+    assert made[0].multiprocessors < 4 and made[1].multiprocessors > 100
