@@ -27,6 +27,8 @@ STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: in warmups.py
 CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
 
+NARROW = ("float16", "bfloat16")
+
 State = Literal["missing", "not_started", "syntax_error", "ready"]
 
 
@@ -388,6 +390,14 @@ def misjoined_tiles(tree: ast.Module) -> tuple[int, str] | None:
                     "a chain of comparisons does not work on tiles: only its last one counts. "
                     "Write (a < b) & (c < d); without the parentheses & comes before <.")
     return None
+
+
+def narrow_arguments(tree: ast.Module) -> list[tuple[int, str]]:
+    """-> line and text of each parameter with a 16-bit float as its annotation.  Triton rounds the
+    argument to that on a GPU; its interpreter does not."""
+    return [(argument.lineno, ast.unparse(argument)) for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) for argument in node.args.args
+            if argument.annotation is not None and _name(argument.annotation) in NARROW]
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:

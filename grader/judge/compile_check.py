@@ -6,8 +6,10 @@ The interpreter lets through what the compiler refuses, and knows no bfloat16.
 import concurrent.futures
 from dataclasses import replace
 
+from grader.assignment.submission import narrow_arguments
 from grader.course.calls import SubmissionError
 from grader.course.case_table import listed
+from grader.course.cases import SMALL_D, WIDE_F32
 from grader.course.inputs import build
 from grader.host.session import Session
 from grader.judge.context import GradingContext
@@ -50,24 +52,29 @@ def finish(context: GradingContext, compiling: concurrent.futures.Future | None)
             "rejected", f"When kernels are compiled, the file launches {launched}.",
             advice="launch the same kernels with and without the interpreter.")
     record(context, check)
+    context.result.remarks += [
+        f"{context.stage.filename}:{line}: `{text}` rounds this argument to 16 bits on a GPU, and "
+        "not in the interpreter." for line, text in narrow_arguments(context.file.tree)]
 
 
 def _compile(context: GradingContext, session: Session) -> tuple[Check, SubmissionError | None]:
     """Compile what three GPU cases would launch: the first one; the one with the widest rows, whose
-    tiles take most shared memory; and the longest, in case tiles grow with the length.
+    tiles take most shared memory; and the longest, in case tiles grow with the length.  Of a file
+    that promises all sizes, also the smallest and the largest, which the interpreter cannot judge.
 
     -> the check; the error that ended it, or None.
     """
     stage = context.stage
-    cases = [replace(case, group="robust")
-             for case in listed(stage.number, "cuda", True) if not case.asks]
+    asked = [replace(case, group="robust") for case in listed(stage.number, "cuda", True)]
+    cases = [case for case in asked if not case.asks]
+    sizes = [case for case in asked if case.kinds & {SMALL_D, WIDE_F32} and context.promises_all]
     widest = max(cases, key=lambda case: (case.D * case.dtype.itemsize, case.D))
     longest = max(cases, key=lambda case: max(case.N, case.M))
     name, target, kernels = f"compile/sm_{COMPILE_FOR}", f"sm_{COMPILE_FOR}", []
     case = cases[0]
     try:
         context.options.imports.helper(session, stage)
-        for case in (cases[0], widest, longest):
+        for case in (cases[0], widest, longest, *sizes):
             kernels += session.compile(build(case, context.options.seed).call, to_ptx=True)
     except SubmissionError as error:
         check = crashed(case, error, context.file, stage)

@@ -331,3 +331,14 @@ def test_a_link_is_followed_inside_its_folder_only(tmp_path):
     found = read(folder, "problem_3.py", "entry")
     assert found.state == "missing" and found.source is None
     assert found.sentence.endswith("it is a link to a file outside of this folder")
+
+
+def test_arguments_that_a_gpu_rounds_to_16_bits_are_found_by_their_annotation():
+    source = """
+def kernel(
+    x, scale: tl.float16,
+    D: tl.constexpr, low: tl.bfloat16 = 0.0, high: tl.float32 = 1.0):
+    pass
+"""
+    assert reading.narrow_arguments(ast.parse(source)) == [
+        (3, "scale: tl.float16"), (4, "low: tl.bfloat16")]
