@@ -52,18 +52,28 @@ def count(context: GradingContext, session: Session,
 
 
 def tiles_check(stage: Stage, options: Options, session: Session) -> Check | None:
-    """-> the check; None if nothing can be counted.  session: without a GPU, file loaded."""
+    """-> the check; None if the interpreter cannot run it.  session: without a GPU, file loaded."""
     N = SHORTEST
     with contextlib.suppress(SubmissionError):
         while N <= LONGEST:
             case = long_case(stage, N)
             read, together, tiles = session.walk(build(case, options.seed).call)
             if not read.any():
-                return None
+                return _unseen(stage, case)
             if TILES * max(tiles) <= N:
                 return judge_loop(stage, case, read > 0, together, tiles)
             N = TILES * max(tiles)
     return None
+
+
+def _unseen(stage: Stage, case: Case) -> Check:
+    """The check of a file whose loads of keys were not recognised: whether it skips tiles cannot be
+    told, so it has not shown that it does."""
+    check = Check("needless-work", "walk", "needless work", f"(L={case.N})")
+    return check.fail(
+        "needless work", "Whether it skips tiles of keys could not be seen: none of the numbers "
+        "that its kernels load are rows of k, or multiples of them.", look_at=look_at(
+            stage, stage.loop_steps[0]), advice="load q, k and v as they are given.")
 
 
 def long_case(stage: Stage, N: int) -> Case:

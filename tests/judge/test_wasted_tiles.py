@@ -215,8 +215,24 @@ def test_it_is_asked_longer_only_if_eight_tiles_need_it(tile, asked):
     assert worker.asked == asked and (check is None) == (tile > 256)
 
 
-def test_what_recognises_no_rows_is_not_asked_and_loses_nothing():
-    assert wasted_tiles.tiles_check(STAGES[4], OPTIONS, Worker(walk=False)) is None
+def test_where_no_rows_are_recognised_a_tenth_is_not_given():
+    check = wasted_tiles.tiles_check(STAGES[4], OPTIONS, Worker(walk=False))
+    assert check.outcome == "needless work" and "could not be seen" in check.what
+    assert check.look_at.startswith("look at step 4.2")
+
+
+@pytest.mark.interpreter
+def test_rows_that_are_loaded_as_their_bits_are_recognised(sessions):
+    number, source = moved({"4 end": BORDERS["4 end"]}, ALL)
+    source = source.decode().replace(
+        "                q, k, v, o, lse, q.stride()",
+        "                q, k.view(torch.int32), v.view(torch.int32), o, lse, q.stride()")
+    for name in "kv":
+        load = f"    {name} = _load({name}_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)"
+        source = source.replace(load, f"{load}.to(q.dtype, bitcast=True)")
+    assert source.count("int32") == source.count("bitcast") == 2
+    check = walked(sessions(number, source.encode()), number)
+    assert check.outcome == "needless work" and "visits 8 key tiles" in check.what
 
 
 def test_what_the_interpreter_cannot_run_is_not_asked_and_loses_nothing():

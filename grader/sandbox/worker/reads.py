@@ -93,6 +93,8 @@ class Reads(TorchDispatchMode, Listener):
         self.leader, self.leading, self.followed = None, np.empty(0, np.int64), False
 
     def loaded(self, access: Access, numbers: np.ndarray) -> None:
+        if numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 4:
+            numbers = numbers.view(np.float32)  # float32 loaded as its bits
         if numbers.dtype.kind != "f":
             return
         numbers = _mantissas(numbers[access.lanes])
