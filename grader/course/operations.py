@@ -29,9 +29,9 @@ class Operation:
     """One operation of a trace.
 
     name: such as "aten::mul.Tensor".  kind: the table's, "reduces" or "unknown".  numbers: how many
-    it computed.  made, sides: bytes of the largest result, and the results' lengths along each
-    dimension.  line: in the student's file; None if autograd called it.  addends: what is added,
-    for an operation that adds.
+    it computed.  made, sides: bytes of the largest result, and the lengths along each dimension of
+    the results and of what they are made from.  line: in the student's file; None if autograd
+    called it.  addends: what is added, for an operation that adds.
     """
 
     name: str
@@ -82,7 +82,7 @@ def operation(step: list, of_inputs: bool = True) -> Operation:
         numbers = LEAST if in_place else 0
     line = step[5] if len(step) > 5 and type(step[5]) is int else None
     largest_made = max((tensor.bytes for tensor in made), default=0)
-    sides = frozenset(side for tensor in made for side in tensor.shape)
+    sides = frozenset(side for tensor in given + made for side in tensor.shape)
     return Operation(name, kind, numbers, largest_made, sides, line,
                      _addends(named, made) if kind == "adds" else None)
 

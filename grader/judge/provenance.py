@@ -3,6 +3,7 @@
 from collections import Counter
 
 from grader.course.calls import Reply
+from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.operations import FREE, Operation
 from grader.course.stages import Stage
@@ -16,6 +17,7 @@ from grader.sandbox.wire import LONGEST
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
 ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations.py
 MANY_SCORES = 2**20  # with more scores, loops over small tiles may need that many operations
+FEW_QUERIES = 8  # times a growth case's N: more than 4 N, padded to a power of two
 GROWTH_LIMIT = 3.0  # from 2N to 4N, N x N memory grows fourfold, linear memory twofold
 
 
@@ -123,6 +125,19 @@ def scores_bytes(built: Built, times: int) -> int:
     return times * built.case.N * times * built.case.n_keys
 
 
+def _grows_with_keys(case: Case, small: Trace, large: Trace) -> tuple[Operation, int] | None:
+    """The product with the longest side, of operands and result, and that side, if it grows with
+    the number of keys.  A tile has the same size in both traces; queries, which a file may take all
+    at once, are far fewer."""
+    def longest(trace: Trace) -> tuple[Operation | None, int]:
+        products = [operation for operation in trace.operations if operation.kind == "computes"]
+        found = [(operation, max(operation.sides, default=0)) for operation in products]
+        return max(found, key=lambda pair: pair[1], default=(None, 0))
+
+    before, (operation, side) = longest(small)[1], longest(large)
+    return (operation, side) if side > max(1.5 * before, FEW_QUERIES * case.N) else None
+
+
 def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
     """Reject a right answer if its peak memory grows with N * N or, in stage 1, if a product spans
     all keys.
@@ -132,16 +147,13 @@ def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
     """
     *_, large = traces = [reply.trace for reply in replies]
     times = 2 ** (len(traces) - 1)
-    N, keys = times * built.case.N, times * built.case.n_keys
-    said = ""
-    stage = built.case.course_stage
-    if not stage.needs_triton:
-        whole = [operation for operation in large.operations
-                 if operation.kind == "computes" and keys in operation.sides]
-        if whole:
-            return check.fail(
-                "rejected", f"{whole[0].packet}{_at(stage, whole[0].line)} takes all {keys} keys "
-                "at once.", advice="loop over tiles of keys, with the online softmax.")
+    N, said, stage = times * built.case.N, "", built.case.course_stage
+    if not stage.needs_triton and (whole := _grows_with_keys(built.case, *traces[-2:])):
+        operation, side = whole
+        return check.fail(
+            "rejected", f"{operation.packet}{_at(stage, operation.line)} takes {side} keys at "
+            f"once, of {times * built.case.n_keys}.",
+            advice="loop over tiles of keys, with the online softmax.")
     if len(traces) > 2 and large.peak_bytes > scores_bytes(built, 4):
         first, second = (after.peak_bytes - before.peak_bytes
                          for before, after in zip(traces, traces[1:], strict=False))

@@ -53,15 +53,24 @@ def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
     assert judge_growth(judged(built, reply), built, *replies).outcome == outcome
 
 
-@pytest.mark.parametrize("keys, outcome", [(64, "pass"), (200, "rejected")])
-def test_in_stage_one_no_product_is_as_long_as_all_keys(keys, outcome):
-    built, reply = answered(Case(1, "robust", 128, NK=100, growth=True))
-    operand, made = ({"tensor": [0, 0, [16, side], [side, 1], "float32"]} for side in (16, keys))
+def with_product(reply, side: int):
+    """The reply to a call with a product that has an operand of this side."""
+    operand, made = ({"tensor": [0, 0, [16, length], [length, 1], "float32"]}
+                     for length in (side, 16))
     value = json.loads(trace(launches=0).text)
     value["steps"].append(["op", "aten::mm", [operand, made], {"dict": []}, [made]])
     value["backward"] = len(value["steps"])
-    check = judge_growth(judged(built, reply), built, reply,
-                         replace(reply, trace=Trace(json.dumps(value))))
+    return replace(reply, trace=Trace(json.dumps(value)))
+
+
+@pytest.mark.parametrize("at_n, at_2n, outcome", [
+    (64, 64, "pass"), (1000, 1024, "pass"),  # a tile of 64, and one of 1024
+    (100, 200, "pass"),  # all queries at once
+    (1000, 2000, "rejected"), (1001, 2001, "rejected"), (500, 1000, "rejected")])
+def test_in_stage_one_no_side_of_a_product_grows_with_the_keys(at_n, at_2n, outcome):
+    built, reply = answered(Case(1, "robust", 100, NK=1000, growth=True))
+    check = judge_growth(judged(built, reply), built, with_product(reply, at_n),
+                         with_product(reply, at_2n))
     assert check.outcome == outcome
 
 
