@@ -47,17 +47,19 @@ def times(pid: int) -> tuple[float, float]:
             sum(int(nanoseconds) for wait in waits for nanoseconds in wait) / 1e9)
 
 
-def times_below(pid: int) -> tuple[float, float]:
-    """times() of a process and of all processes below its parent: of all that a worker started,
-    for what loses its own parent gets the supervisor."""
+def look_below(pid: int) -> tuple[float, bool]:
+    """-> CPU seconds of a process and of all processes below its parent; whether a thread of them
+    runs now, or would if it had a CPU or a disk.  That is all that a worker started, for what
+    loses its own parent gets the supervisor."""
     parents = {name: words[1] for name in _names("")
                if name.isdigit() and (words := _words(f"{name}/stat"))}
     supervisor, found = parents.get(str(pid)), {str(pid)}
     while below := {name for name, parent in parents.items()
                     if parent in {supervisor, *found}} - found:
         found |= below
-    cpu, waited = zip(*(times(int(name)) for name in found), strict=True)
-    return sum(cpu), sum(waited)
+    states = {state for name in found for task in _names(f"{name}/task")
+              for state in _words(f"{name}/task/{task}/stat")[:1]}
+    return sum(times(int(name))[0] for name in found), not states.isdisjoint({"R", "D"})
 
 
 def _words(path: str) -> list[str]:

@@ -35,7 +35,7 @@ from grader.course.calls import (
     size,
 )
 from grader.course.trace import Trace
-from grader.host.clock import MORE, Clock, times, times_below
+from grader.host.clock import MORE, Clock, look_below, times
 from grader.host.processes import Worker
 from grader.sandbox import wire
 from grader.text import Tail, escape
@@ -43,7 +43,8 @@ from grader.text import Tail, escape
 START_SECONDS = 120.0  # for Python and `import torch`, with a cold disk
 DEATH_SECONDS = 3.0  # from a closed channel to the news that the worker has ended
 ENDLESS_SECONDS = 10.0  # for a call of a file that has an endless loop
-READY = 0.25  # of the time: a worker that was ready less of it slept, or waited for something
+ASLEEP = 10  # looks, LOOK_SECONDS apart, at a late worker that does nothing: it sleeps
+LOOK_SECONDS = 0.1
 STEP = 64  # elements from the inputs of one timed call to the next; 16-byte aligned in any dtype
 MAX_HEADER = 64 << 20  # enough for a very long trace
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
@@ -61,8 +62,9 @@ class Session:
         self.phase, self.pid = "start", 0  # pid: the worker's, once started
         self.asked, self.limit = 0.0, timeout  # when the last request was sent; its timeout
         self.end = 0.0  # when that is over, or when to look again how much CPU time it had
+        self.last = 0.0  # when a late request is given up, whatever it had
         self.before = 0.0, 0.0  # times() at the last request
-        self.cpu, self.starved = 0.0, False  # CPU time since; whether others kept it from more
+        self.cpu, self.idle = 0.0, 0  # CPU time since; looks at a late worker that did nothing
         self.seems_endless: Callable[[], bool] = lambda: False  # then ENDLESS_SECONDS are enough
         self.prepared: Call | None = None
         self.started = self.gone = False
@@ -243,7 +245,7 @@ class Session:
         if self.clock is not None:
             self.clock.add(max(0.0, self.before[1] - before[1]))
         self.phase, self.limit, self.asked = phase, seconds, time.monotonic()
-        self.end = self.asked + seconds
+        self.end, self.last, self.idle = self.asked + seconds, float("inf"), 0
         blobs = [torch.empty(shape, dtype=dtype) for shape, dtype in expect]
         try:
             if header:
@@ -307,31 +309,38 @@ class Session:
             if self.seems_endless() and self.limit > ENDLESS_SECONDS:
                 self.limit, self.end = ENDLESS_SECONDS, self.asked + ENDLESS_SECONDS
             if (now := time.monotonic()) >= self.end:
+                self.last = min(self.last, now + MORE * self.limit)
                 self.end = now + self._more()
             left = min(self.end, self.clock.end if self.clock else self.end) - now
-            if left <= 0:
-                raise TimeoutError
             reading = [self.socket] if not writing else []
             pipes = [] if self.output.closed else [self.worker.stdout]
-            ready = select.select(reading + pipes, writing, [], min(left, 0.1))
+            ready = select.select(reading + pipes, writing, [], max(0.0, min(left, 0.1)))
             if self.worker.stdout in ready[0]:
                 self._drain()
             if self.socket in ready[0] or ready[1]:
-                return ready
-            if self.worker.has_ended() and not select.select([self.socket], [], [], 0)[0]:
+                if now < self.last:
+                    return ready  # even if late: this process may have waited for a CPU, too
+            elif self.worker.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
+            if left <= 0:
+                raise TimeoutError
 
     def _more(self) -> float:
         """Seconds that a late request still has: those of CPU time that the worker, with all that
-        it started, has not had yet, but not more than MORE limits in all.  0 if it slept."""
+        it started, has not had yet, but not more than MORE limits in all.  0 if it sleeps."""
         if not self.pid:  # it has not started
             return 0.0
-        cpu, waited = (now - then for now, then in zip(
-            times_below(self.pid), self.before, strict=True))
-        passed = time.monotonic() - self.asked
-        self.cpu, self.starved = cpu, cpu < self.limit and cpu + waited >= READY * passed
-        left = (1 + MORE) * self.limit - passed
-        return min(max(self.limit - cpu, 0.1), left) if self.starved else 0.0
+        cpu, is_busy = look_below(self.pid)
+        left = self.last - time.monotonic()
+        self.cpu = cpu - self.before[0]
+        self.idle = 0 if is_busy else self.idle + 1 if left > 0 else ASLEEP
+        if not self.is_starved():
+            return 0.0
+        return min(max(self.limit - self.cpu, LOOK_SECONDS) if is_busy else LOOK_SECONDS, left)
+
+    def is_starved(self) -> bool:
+        """Whether a late worker had less CPU time than its limit, though it does not sleep."""
+        return self.pid > 0 and self.cpu < self.limit and self.idle < ASLEEP
 
     def _drain(self) -> None:
         """Collect what is in the pipe now, without waiting."""
@@ -369,11 +378,11 @@ class Session:
         sentence = f"no answer within {self.limit:g} s {DOING[self.phase]}"
         if self.phase == "start":
             return SubmissionError("grader_fault", sentence, detail=self._printed(), fatal=True)
-        if self.starved:
+        if self.is_starved():
             sentence = (f"this machine was busy: {self.cpu:.0f} s of CPU time, of {self.limit:g} s "
                         f"allowed, in {time.monotonic() - self.asked:.0f} s {DOING[self.phase]}")
         return SubmissionError("timeout", sentence, id="timeout", detail=self._printed(),
-                               fatal=True, waited_for_cpu=self.starved)
+                               fatal=True, waited_for_cpu=self.is_starved())
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True

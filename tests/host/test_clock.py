@@ -9,7 +9,7 @@ import pytest
 
 from grader.course.calls import SubmissionError
 from grader.host import clock
-from grader.host.clock import Clock, times, times_below
+from grader.host.clock import Clock, look_below, times
 
 STARVED = SubmissionError("timeout", "late", waited_for_cpu=True)
 
@@ -58,10 +58,12 @@ def test_how_long_a_process_waited_for_a_cpu_only_grows():
 
 
 def test_of_a_process_that_is_gone_nothing_is_known():
-    assert times(1 << 30) == times_below(1 << 30) == (0.0, 0.0)
+    assert times(1 << 30) == (0.0, 0.0) and look_below(1 << 30) == (0.0, False)
 
 
-def test_what_a_worker_started_counts_and_what_others_do_does_not(monkeypatch):
+@pytest.mark.parametrize("running, is_busy", [
+    (20, True), (21, True), (31, True), (10, False), (40, False), (None, False)])
+def test_what_a_worker_started_counts_and_what_others_do_does_not(monkeypatch, running, is_busy):
     """Process 20 is the worker, 10 its supervisor.  21 is its child; 30 lost its parent, another
     child of the worker, so the supervisor got it; 31 is the child of that."""
     parents = {1: 0, 10: 1, 20: 10, 21: 20, 30: 10, 31: 30, 40: 1, 41: 40}
@@ -69,11 +71,10 @@ def test_what_a_worker_started_counts_and_what_others_do_does_not(monkeypatch):
 
     def words(path):
         pid, *rest = path.split("/")
-        if rest == ["stat"]:
-            return ["R", str(parents[int(pid)]), *["0"] * 9, str(ticks * int(pid)), "0", "0", "0"]
-        return ["0", f"{int(pid)}000000000", "1"]
+        state = "R" if int(pid) == running else "S"
+        return [state, str(parents[int(pid)]), *["0"] * 9, str(ticks * int(pid)), "0", "0", "0"]
 
     monkeypatch.setattr(clock, "_words", words)
     monkeypatch.setattr(clock, "_names", lambda path: ["1"] if path else ["cpuinfo", *map(
         str, parents)])
-    assert times_below(20) == (20 + 21 + 30 + 31, 20 + 21 + 30 + 31)
+    assert look_below(20) == (20 + 21 + 30 + 31, is_busy)
