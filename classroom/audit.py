@@ -40,8 +40,8 @@ def files(results: Path, words: list[str], tables: dict[str, str], given: dict[s
           stands: dict[str, dict], reports: list[dict], gone: list[str]) -> dict[str, bytes]:
     """What to write: name -> contents.
 
-    words: the command's; tables: their hashes; given: policy, cases and overrides; stands: a
-    student's key -> the last report; gone: the keys of students who are to be forgotten.
+    words: the command's; tables: their hashes; given: policy, cases, overrides; stands: a student's
+    key -> the last report; gone: keys of students to be forgotten.
     """
     now, version = datetime.now().astimezone().isoformat(timespec="seconds"), commit()
     runs = _rows(results / "audit/runs.csv")
@@ -75,7 +75,8 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
                 continue
             single = what[1:].isdigit()
             reasons += [_why(old, report, int(what[1:]))] if single else []
-            reason = reasons[-1] if single else "; ".join(dict.fromkeys(reasons or report["held"]))
+            reason = reasons[-1] if single else "; ".join(dict.fromkeys(
+                reasons or report["held"] or [report["late"]]))
             found.append({"key": key, "student": plain(report["student"]), "what": what,
                           "before": was, "after": after, "reason": plain(reason),
                           "grader": report["grader"]})

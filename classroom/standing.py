@@ -17,6 +17,8 @@ from classroom.policy import Policy, one
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
+ABSENT = "has a hand-in of theirs"  # in a worksheet
+
 
 def everyone(students: list[Submitted], earlier: list[dict], results: Path
              ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
@@ -38,7 +40,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=(
                 roster.Person(*(old[name] for name in ("student", "id", "login", "email"))))))
             kept[now.key] = now
-        elif now.is_nothing and old["state"] not in EMPTY:
+        elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _as_it_was(old, results, now)
         stands[now.key] = old
     everybody = known | kept
@@ -72,12 +74,9 @@ def check_times(students: list[Submitted], listed: Path | None) -> None:
 
 def absent(students: list[Submitted], submissions: Path, listed: Path, policy: Policy
            ) -> list[Submitted]:
-    """The students, with those refused whose files should be here, as the learning system says that
-    they handed in.
-
-    listed: the roster.  Raises ValueError: at least half of the class has no files
-    although their time is over, as when SUBMISSIONS is packed in another way.
-    """
+    """The students, those refused of whom the roster, listed, has a hand-in that is not here.
+    Raises ValueError: at least half of the class has no files although their time is over, as when
+    SUBMISSIONS is packed in another way."""
     rules = policy.late and replace(policy.late, days=0)  # by then most have handed in
     gone = [student for student in students if student.is_nothing and (
         student.is_due or not rules or rules.until(student.extension).is_over())]
@@ -90,8 +89,7 @@ def absent(students: list[Submitted], submissions: Path, listed: Path, policy: P
             + f", but {', '.join(others[:3])}" * bool(others)
             + ": give the whole download as it was made, or say --partial if the others are not to "
             "be here")
-    return [replace(student, trouble=f"{listed.name} says that something was handed in, and "
-                    f"{submissions.name} has nothing of it")
+    return [replace(student, trouble=f"{listed.name} {ABSENT}, and {submissions.name} does not")
             if student.is_nothing and student.is_due else student
             for student in students]
 

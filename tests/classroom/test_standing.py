@@ -221,9 +221,11 @@ def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
               CLASS[4])
     (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
     assert moodle("--policy", tmp_path / "policy.toml") == 3
-    assert "Dora: refused, worksheet.csv says that something was handed in" \
-        in capsys.readouterr().out
+    assert "Dora: refused, worksheet.csv has a hand-in of theirs" in capsys.readouterr().out
     assert of_worksheet(tmp_path)["Dora"] == "7.00"
+    assert moodle() == 3 and "Dora: nothing in SUBMISSIONS now" not in capsys.readouterr().out
+    worksheet(tmp_path, *CLASS)
+    assert moodle("--yes") == 3 and of_worksheet(tmp_path)["Dora"] == "0.00", "it was withdrawn"
 
 
 @pytest.mark.parametrize(("deadline", "count"), [("2020-01-01T00:00:00Z", 5),
@@ -287,6 +289,8 @@ def test_no_gradebook_and_no_page_has_what_is_undecided_and_the_last_line_counts
         (tmp_path / "overrides.csv").write_text(
             "student,stage,points,reason,note,days_late\n" + decision + "\n")
         options = (*options, "--overrides", tmp_path / "overrides.csv")
+    with open(tmp_path / "out/audit/history.csv", newline="", encoding="utf-8") as file:
+        assert all(row["reason"] for row in csv.DictReader(file))
     page = (tmp_path / "out/feedback/Ben.md").read_text("utf-8")
     assert "a person will look at it" not in page and "not settled" not in page
 
