@@ -291,7 +291,8 @@ def grade(arguments, wanted: dict) -> int:
         if not interrupted:
             store.write(arguments.out / settings.FILE,
                         settings.text(arguments.out, wanted).encode())
-        by, written = settings.digest(arguments.out, wanted), []
+        by = {"class": settings.digest(arguments.out, wanted), "commit": audit.commit()}
+        written = []
         of_audit = audit.files(
             arguments.out, arguments.words, settings.tables(arguments.out, wanted),
             {name: getattr(arguments, name) for name in ("policy", "cases", "overrides")}, stands,
@@ -305,7 +306,7 @@ def grade(arguments, wanted: dict) -> int:
             store.keep(arguments.out / "submissions" / key, chosen[key])
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
-            written.append(report | {"class": by})
+            written.append(report | by)
         for name, contents in of_audit.items():
             store.write(arguments.out / name, contents)
         code = write(students, stages, written, store, progress, interrupted,
