@@ -270,20 +270,33 @@ def shares() -> Example:
     dq, dk, dv = random(B, H, NQ, D), random(B, H, NK, D), random(B, H, NK, D)
     dp = do @ v.swapaxes(-1, -2)
 
-    def left(ds) -> dict[str, np.ndarray]:
+    ds, turned = p * (dp - shift[..., None]), (0, 1, 3, 2)
+
+    def left(ds=ds, **shares) -> dict[str, np.ndarray]:
+        """What the step leaves with this dS, and these shares in place of its own."""
         made = {name: x.copy() for name, x in (("dv", dv), ("dk", dk), ("dq", dq))}
-        made["dv"][:, :, KEYS] += p.swapaxes(-1, -2) @ do
-        made["dk"][:, :, KEYS] += 0.5 * ds.swapaxes(-1, -2) @ q
-        made["dq"][:, :, ROWS] += 0.5 * ds @ k
+        shares = {"dv": p.transpose(turned) @ do, "dk": 0.5 * ds.transpose(turned) @ q,
+                  "dq": 0.5 * ds @ k} | shares
+        for name, rows in (("dv", KEYS), ("dk", KEYS), ("dq", ROWS)):
+            made[name][:, :, rows] += shares[name]
         return made
+
+    def variants() -> dict:
+        others = {
+            "dk-from-p": dict(dk=0.5 * p.transpose(turned) @ q),
+            "dk-from-do": dict(dk=0.5 * ds.transpose(turned) @ do),
+            "dv-from-ds": dict(dv=ds.transpose(turned) @ do), "dq-from-p": dict(dq=0.5 * p @ k),
+            "dk-unscaled": dict(dk=ds.transpose(turned) @ q), "dq-unscaled": dict(dq=ds @ k),
+            ("dk-unscaled", "as dq"): dict(dk=ds.transpose(turned) @ q, dq=ds @ k)}
+        return {id: named.leaves(**left(other)) for id, other in named.unlike(
+            p, dp, shift).items()} | {id: named.leaves(**left(**shares))
+                                      for id, shares in others.items()}
 
     return matches("queries 2-6, keys 1-7, scale=0.5", {
         "p": p, "shift": shift, "m": ROWS, "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv,
         "start_m": 2, "start_n": 1, "D": D, **whole("q", q, ROWS), **whole("do", do, ROWS),
         **whole("k", k, KEYS), **whole("v", v, KEYS)},
-        variants=lambda: {id: named.leaves(**left(ds))
-                          for id, ds in named.unlike(p, dp, shift).items()},
-        **left(p * (dp - shift[..., None])))
+        variants=variants, **left())
 
 
 ENTRIES = {

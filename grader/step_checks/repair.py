@@ -263,7 +263,7 @@ def _on_the_cpu(source: Source, file: str) -> Iterator[str]:
         if isinstance(node, ast.Call) and re.fullmatch(
                 r"torch\.(empty|zeros|ones|full|arange)", source.of(node.func)):
             given = {word.arg for word in node.keywords}
-            if "device" not in given:
+            if "device" not in given and not isinstance(source.parents.get(node), ast.Attribute):
                 floats = "dtype" not in given and source.of(node.func) != "torch.arange"
                 yield (f"This is right on a CPU, but {file}:{node.lineno}: "
                        f"`{_short(source.of(node))}` makes a tensor on the CPU"

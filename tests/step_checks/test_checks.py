@@ -131,6 +131,8 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     except ValueError:  # it moved the markers about
         return
     assert colours(found, "wrong") == []
+    assert not any("on the CPU" in line or "-inf" in line for one in found.values()
+                   if one.light == "right" for line in one.seen)
 
 
 @pytest.mark.parametrize("text, says", [

@@ -20,6 +20,10 @@ SLIPS = [
      "`lse` is the whole tensor: this tile's part is lse[:, :, m]."),
     (1, "1.8", "scale * ds.transpose(-1, -2) @ q_tile", "scale * ds.transpose(-1, -2) @ q",
      "`q` is the whole tensor: this tile's part is q_tile."),
+    # a wrong factor of a gradient
+    (1, "1.8", "scale * ds.transpose(", "scale * p.transpose(", "dk is computed from P"),
+    (1, "1.8", "dk[:, :, n] += scale * ds", "dk[:, :, n] += ds", "dk is not multiplied by scale"),
+    (1, "1.8", "dq[:, :, m] += scale * ds", "dq[:, :, m] += ds", "dq is not multiplied by scale"),
     # a return
     (2, "2.4", STORE, "return dx", "a kernel returns nothing. The result must be stored: tl.store"),
     (8, "8.10", "_store(dq_ptr, dq * scale, bh, query, N, D)", "return dq * scale",
@@ -87,6 +91,8 @@ def test_a_slip_is_told_by_its_cause(stage, step, old, new, said, monkeypatch):
     (2, "2.6", "torch.empty(N, device=w.device, dtype=w.dtype)", "torch.empty(N, dtype=w.dtype)",
      "makes a tensor on the CPU, whatever the inputs are: pass device=."),
     (1, "1.1", "q.shape[-2], device=q.device)", "q.shape[-2])", "makes a tensor on the CPU, what"),
+    (1, "1.1", "torch.arange(q.shape[-2], device=q.device)",
+     "torch.arange(q.shape[-2]).to(q.device)", ""),
     (1, "1.6", "do_tile * o_tile", "do[:, :, m].float() * o_tile", ""),
     (1, "1.5", "l_i[..., None]", "l_i.view(B, H, rows, 1)", ""),
 ])

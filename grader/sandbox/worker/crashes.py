@@ -47,7 +47,7 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
      "make the shapes of these two tiles match: x[:, None] is a column, x[None, :] a row"),
     (r"must match the size of tensor", "shapes-do-not-broadcast", "make the shapes of these two "
-     "tensors match: x[..., None] is a column"),
+     "tensors match"),
     (r"(mask|value) argument cannot be block type|pointer argument cannot"
      r"|expected (pointer|value|mask|other) argument to have shape",
      "shapes-do-not-broadcast",
