@@ -308,21 +308,23 @@ class Session:
         while True:
             if self.seems_endless() and self.limit > ENDLESS_SECONDS:
                 self.limit, self.end = ENDLESS_SECONDS, self.asked + ENDLESS_SECONDS
-            if (now := time.monotonic()) >= self.end:
-                self.last = min(self.last, now + MORE * self.limit)
-                self.end = now + self._more()
-            left = min(self.end, self.clock.end if self.clock else self.end) - now
+            now, over = time.monotonic(), self.clock.end if self.clock else float("inf")
+            left = min(self.end, over) - now
             reading = [self.socket] if not writing else []
             pipes = [] if self.output.closed else [self.worker.stdout]
             ready = select.select(reading + pipes, writing, [], max(0.0, min(left, 0.1)))
             if self.worker.stdout in ready[0]:
                 self._drain()
+            if now >= self.end:
+                self.last = min(self.last, now + MORE * self.limit)
             if self.socket in ready[0] or ready[1]:
                 if now < self.last:
                     return ready  # even if late: this process may have waited for a CPU, too
             elif self.worker.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
-            if left <= 0:
+            if now >= self.end:
+                self.end = now + self._more()
+            if now >= min(self.end, over):
                 raise TimeoutError
 
     def _more(self) -> float:
