@@ -257,7 +257,8 @@ def test_every_table_that_the_settings_name_is_hidden_from_the_files(tmp_path, m
 @pytest.mark.interpreter
 def test_a_change_of_policy_grades_nothing_again(tmp_path):
     make(tmp_path / "class", {"anna": {2: WRONG}, "ben": {}})
-    (tmp_path / "class/ben/problem2.py").write_text("x = 1\n")
+    for name in ("problem2.py", "problem2 again.py"):
+        (tmp_path / "class/ben" / name).write_text(f"x = '{name}'\n")
     seeded = (tmp_path / "class", tmp_path / "out", "--seed", "7")
     assert run(*seeded)[0] == 3
     (record,) = (tmp_path / "out/graded").iterdir()
