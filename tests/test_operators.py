@@ -7,7 +7,8 @@ from tools import operators
 
 ROWS = [row.split("\t") for row in TABLE.read_text("utf-8").splitlines()[1:]]
 NAMED = {"cat", "index_put_", "slice_backward", "mm", "_softmax", "select_backward", "scatter_add",
-         "embedding_dense_backward", "im2col", "sum", "sort", "_unsafe_view", "_trilinear"}
+         "embedding_dense_backward", "im2col", "upsample_nearest2d_backward", "sum", "sort",
+         "_unsafe_view", "_trilinear"}
 
 
 def test_every_operation_below_autograd_has_a_row():

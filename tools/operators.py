@@ -85,7 +85,8 @@ def only_looks(schema) -> bool:
 # ----------------------------------------------------------------- arguments
 def _tensors(name: str) -> list:
     """Candidates for one tensor; they are functions, because a call may write to a tensor."""
-    shapes = [*((SIDE,) * axes for axes in (1, 2, 3, 4)), (SIDE, SIDE, 2 * SIDE)]
+    shapes = [*((SIDE,) * axes for axes in (1, 2, 3, 4)), (SIDE, SIDE, 2 * SIDE),
+              (SIDE, SIDE, SIDE, 2 * SIDE)]
     if name in ("value", "fill_value"):
         shapes.insert(0, ())
 
@@ -139,7 +140,9 @@ def _of_type(name: str, text: str) -> list:
     if text in ("List[int]", "List[SymInt]"):
         return give([SIDE] * 3, [SIDE] * 2, [SIDE] * 4, [SIDE], [2, 2], [1, 1], [1], [0], [2],
                     [0, 1], [1, 0], [0, 2, 1], [1, 1, 1, 1], [2 * SIDE] * 2, [2, 2, 2], [1, 1, 1],
-                    [SIDE * SIDE], [2 * SIDE], [0, 0], [1] * 6, [0, 1, 2], [2] * 4, [])
+                    [SIDE * SIDE], [2 * SIDE], [0, 0], [1] * 6, [0, 1, 2], [2] * 4, [],
+                    # Sizes of an output and its input: where they are equal, a sum is a move.
+                    [SIDE, SIDE, 2, 2], [SIDE, SIDE, 2], [SIDE, SIDE, SIDE, 2])
     if text in ("float", "number", "Scalar"):
         return give(0.0, 0.5, 2.0)
     if text in ("List[float]", "List[number]"):
