@@ -51,7 +51,7 @@ CLASSES = {
     "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, if query heads share keys
     "D": ("16", "17", "64", "128"),
     "dtype": ("float16", "float32"),
-    "family": ("randn", "rising", "falling", "shift+", "abyss", "peak"),
+    "family": ("randn", "rising", "steep", "falling", "shift+", "abyss", "peak"),
     "numbers": ("randn", "hot", "needles"),  # stage 2's families
     # A scale of 1.0 would hide a scale that is forgotten or applied twice.  From 0.5 on, scores at
     # D = 128 are so large that a right kernel, which scales q and rounds it to 16 bits, would fail.
@@ -102,6 +102,8 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     # Past the end, "all" and "huge" are enough.
     ("length window", lambda n, w: w in ("huge", "none") or _at(w, 64) < _at(n, 64)),
     ("length sinks", lambda n, s: s in ("0", "all") or _at(s, 64) < _at(n, 64)),
+    # Scores of keys that are still hidden overflow under a causal mask alone, too.
+    ("window family", lambda w, family: family != "steep" or w in ("huge", "none")),
     ("causal window", lambda causal, w: causal == "yes" or w == "none"),
     ("causal keys", lambda causal, keys: causal == "no" or keys == "same"),
     ("dtype D", lambda dtype, d: dtype == "float16" or int(d) <= 64),
