@@ -24,8 +24,16 @@ def test_the_constant_cost_of_a_request_cancels():
     assert ms == pytest.approx(2.0) and spread == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("seconds, most", [(0.25, 30), (0.03, 60)])
+def test_slow_calls_are_few(seconds, most):
+    calls = []
+    ms, _ = timing.measure(lambda n: calls.append(n) or seconds * n)
+    assert ms == pytest.approx(1000 * seconds) and sum(calls) < most
+
+
 def test_two_shapes_a_stage_the_assignments_and_one_of_today():
-    for number, stage in STAGES.items():
+    assert [case.N for case in timing.shapes(STAGES[1])] == [4096]  # a quarter of a second a call
+    for number, stage in [*STAGES.items()][1:]:
         first, second = timing.shapes(stage)
         assert first.group == second.group == "standard"
         if number != 2:
