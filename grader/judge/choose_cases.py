@@ -5,7 +5,7 @@ from dataclasses import replace
 from grader.assignment import submission
 from grader.assignment.submission import Submission
 from grader.course import case_table, contract
-from grader.course.cases import SINK_LOGITS, Case
+from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
 from grader.host.options import Options
@@ -32,8 +32,7 @@ def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:
     listed = case_table.listed(stage.number, options.device, options.bfloat16)
     if not context.promises_all:
         context.claimed = claims.from_text(stage, context.file)
-        listed = [replace(case, group="beyond") if case.course and not (
-            case.sink_logits and SINK_LOGITS in context.claimed) else case for case in listed]
+        listed = [replace(case, group="beyond") if case.course else case for case in listed]
     listed += [case for case in options.own if case.stage == stage.number]
     if options.case:
         named = [case for case in listed if case.name == options.case]

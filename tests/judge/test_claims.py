@@ -22,6 +22,7 @@ def flash_attention_forward(q, k, v):
 '''
 RAISES, CRASHES = 4, 6  # lines
 FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for size in (0.5, 2.0))
+LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
 ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
 
 
@@ -47,6 +48,8 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (ODD, check("crashed"), (ODD_D,), False),  # never got into the file
     (ODD, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), True),
     (ODD, check("timeout"), (ODD_D,), False),
+    (LOGITS, check("crashed", line=RAISES), (SINK_LOGITS,), False),
+    (LOGITS, check("crashed", line=CRASHES), (SINK_LOGITS,), True),
     (STRIDED, check("wrong", {"o": OFF}), (), False),
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), False),
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (LAST,), True),
