@@ -32,8 +32,8 @@ PATTERNS = {
            "memory with NaN, and the memory around the inputs.",
     "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? "
                         "torch.empty(shape, ...) is contiguous.",
-    "another-tensor": "compare the order of what is returned with the order of the inputs, and "
-                      "each launch with the kernel's arguments.",
+    "another-tensor": "compare the order of what is returned with the order of the inputs, and the "
+                      "arguments of each call with the names that take them.",
     "rounded": "which sum, weight or result is held in 16 bits?",
     "zero": "were the values added, and is what they were added to stored?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and is "

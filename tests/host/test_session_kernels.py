@@ -42,7 +42,7 @@ tl.load reads 52 numbers outside of its tensor: x = tl.load(x_ptr + offs)
 at x_ptr, elements 12-63 of 64: """ + ADVICE),
     ("wide", "out-of-bounds-write", """\
 tl.store writes 1 number outside of its tensor: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
-at y_ptr, lane 12 of 64: """ + ADVICE),
+at y_ptr, element 12 of 64: """ + ADVICE),
     ("strayed", "out-of-bounds-read", """\
 tl.load reads 64 numbers outside of its tensor: x = tl.load(x_ptr + offs)
 at x_ptr, all of 64: """ + ADVICE),
