@@ -36,7 +36,10 @@ def from_answers(checks: Mapping[Case, Check]) -> frozenset[str]:
 
 
 def decides(file: Submission, case: Case, check: Check, claimed: frozenset[str]) -> bool:
-    """Whether a check of such a case counts.  claimed: the kinds that the file claims."""
+    """Whether a check of this case counts; one of no kind always does.  claimed: the kinds that the
+    file claims."""
+    if not case.kinds:
+        return True
     if check.outcome in ("timeout", "skipped", "grader_fault"):
         return False
     if check.outcome == "pass" or check.errors:
@@ -46,11 +49,13 @@ def decides(file: Submission, case: Case, check: Check, claimed: frozenset[str])
     return case.kinds <= claimed and not _refuses(file, case, check)
 
 
-def in_words(checks: Mapping[Case, Check], claimed: frozenset[str]) -> str:
+def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[str]) -> str:
     """What was asked of a file without markers, and what was not."""
     asked = sorted(frozenset().union(*(case.kinds for case in checks)))
-    counts = ", ".join(kind for kind in asked if kind in claimed)
-    others = ", ".join(kind for kind in asked if kind not in claimed)
+    counted = frozenset().union(*(case.kinds for case, check in checks.items()
+                                  if decides(file, case, check, claimed)))
+    counts = ", ".join(kind for kind in asked if kind in counted)
+    others = ", ".join(kind for kind in asked if kind not in counted)
     said = "Without step markers, a file is tested on what it accepts"
     said += f": here also {counts}." if counts else "."
     return said + f" Not tested, because it has none of it or refuses it: {others}." * bool(others)

@@ -32,7 +32,8 @@ def run_claimed(context: GradingContext, run: CasesRun, cases: Sequence[Case]) -
                              check)
             check = replace(check, group="robust")
         record(context, replace(check, asks=""))  # asks: for the line on what decides nothing
-    context.result.remarks.append(claims.in_words(checks, context.claimed))
+    context.result.remarks.append(
+        claims.in_words(context.file, checks, context.claimed))
 
 
 def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
@@ -80,7 +81,7 @@ def _each(context: GradingContext, run: CasesRun, cases: Sequence[Case], explain
     with contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
         for case in cases:
             check = None
-            while check is None:  # run_case() asks for a second run at most once
+            while check is None:
                 _revive(context, run)
                 run.explained = explained
                 with context.reporter.working(context.stage, case.name):

@@ -22,6 +22,7 @@ def flash_attention_forward(q, k, v):
 '''
 RAISES, CRASHES = 4, 6  # lines
 FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for size in (0.5, 2.0))
+PLAIN = Case(3, "robust", 97)
 LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
 ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
 
@@ -48,6 +49,8 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (ODD, check("crashed"), (ODD_D,), False),  # never got into the file
     (ODD, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), True),
     (ODD, check("timeout"), (ODD_D,), False),
+    (PLAIN, check("crashed", line=RAISES), (), True),  # what every file is asked
+    (PLAIN, check("timeout"), (), True),
     (LOGITS, check("crashed", line=RAISES), (SINK_LOGITS,), False),
     (LOGITS, check("crashed", line=CRASHES), (SINK_LOGITS,), True),
     (STRIDED, check("wrong", {"o": OFF}), (), False),
@@ -86,8 +89,14 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
               Case(3, "beyond", 40, 8): check("crashed", line=RAISES)}
     claimed = claims.from_answers(checks)
     assert claimed == {ODD_D}
-    said = claims.in_words(checks, claimed)
+    said = claims.in_words(file(), checks, claimed)
     assert f"here also {ODD_D}." in said and said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
+
+
+def test_what_the_signature_offers_and_the_file_refuses_is_not_said_to_be_tested():
+    checks = {LOGITS: check("crashed", line=RAISES)}
+    said = claims.in_words(file(), checks, frozenset({SINK_LOGITS}))
+    assert said.endswith(f"refuses it: {SINK_LOGITS}.")
 
 
 def test_every_case_of_the_course_alone_is_of_a_kind():
