@@ -6,7 +6,7 @@ import torch
 
 from grader.course.operations import size
 from grader.course.trace import Trace
-from grader.sandbox.wire import dtype_name
+from grader.sandbox.wire import MULTIPROCESSORS, dtype_name
 from grader.text import escape
 
 
@@ -69,7 +69,7 @@ class Call:
     # An autotuned kernel, the number of its configuration, and whether it runs beforehand, too, as
     # when a GPU times it.
     configuration: tuple[str, int, bool] | None = None
-    multiprocessors: int = 132  # of the GPU that a worker without one pretends to have
+    multiprocessors: int = MULTIPROCESSORS
 
 
 @dataclass(frozen=True)

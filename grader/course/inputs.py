@@ -16,6 +16,7 @@ import torch
 
 from grader.course.calls import Call, OutputSpec, TensorInput
 from grader.course.cases import Case
+from grader.sandbox.wire import FEW_MULTIPROCESSORS, MULTIPROCESSORS
 
 REAL_FILE = Path(__file__).with_name("minilm_qkv.npz")  # q, k, v float16 (6, 256, 32)
 FAR = 2**30  # elements between entries: 32 bits cannot reach the third
@@ -30,7 +31,6 @@ ONE_BY_ONE = {  # layouts that differ from tensor to tensor
     "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
     "shared": {"q": "packed", "k": "expanded", "v": "packed", "x": "expanded", "w": "dense"},
 }
-FEW, MANY = 3, 132  # multiprocessors: few give a persistent kernel more work than programs
 DIFFERENTIABLE = "weighted_row_sum"  # stage 2's differentiable entry point; only this course has it
 UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
 
@@ -75,7 +75,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
                       repeats=case.repeats, entry=entry, late=late,
-                      multiprocessors=FEW if case.by_contract else MANY,
+                      multiprocessors=FEW_MULTIPROCESSORS if case.by_contract else MULTIPROCESSORS,
                       between=_signature(_with_other_options(case))[:2])
     return built
 

@@ -37,15 +37,10 @@ class GradingContext:
         self.stack.close()
 
     @property
-    def has_markers(self) -> bool:
-        """Whether the file has this course's step markers, even damaged ones."""
-        return bool(self.file.steps or damaged(self.file))
-
-    @property
     def promises_all(self) -> bool:
-        """Whether the file promises all that this course asks, which its markers say; what another
-        file claims is in self.claimed."""
-        return self.has_markers
+        """Whether the file promises all that this course asks, which its step markers say, even
+        damaged ones; what another file claims is in self.claimed."""
+        return bool(self.file.steps or damaged(self.file))
 
     @property
     def runs_every_case(self) -> bool:

@@ -43,6 +43,9 @@ OBSERVED = (
     "not-on-the-gpu", "name-not-defined", "out-of-shared-memory", "out-of-memory",
     "outside-its-tensors", "input-refused", "does-not-compile", "python-in-a-kernel", "timeout",
 )
+# Of the GPU that a worker without one pretends to have.  So few that a kernel with as many programs
+# has more work than programs: while a file is imported, and in the calls that say so.
+FEW_MULTIPROCESSORS, MULTIPROCESSORS = 3, 132
 CUT_OFF = "one cut off from autograd (no grad_fn)"  # said of an output that has no gradient
 # Operations that return fresh memory.  It is often zero, which looks like a result, so it is filled
 # with a NaN of these bits.  In 16 bits nothing else has them, because results are rounded from 32

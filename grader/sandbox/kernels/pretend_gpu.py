@@ -12,12 +12,11 @@ from types import SimpleNamespace
 
 import torch
 
+from ..wire import FEW_MULTIPROCESSORS
+
 # Bytes of shared memory one program may use: CUDA C++ programming guide, "technical
 # specifications per compute capability" (the opt-in maximum per block).
 SHARED_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-# Of the pretended GPU, while a file is imported and where a call does not say: so few that a kernel
-# with as many programs has more work than programs.
-MULTIPROCESSORS = 3
 _GPU, _CPU = torch.device("cuda", 0), torch.device("cpu")
 installed = False  # set by install(), for good
 
@@ -70,7 +69,7 @@ class _Properties(SimpleNamespace):
     properties that it lacks."""
 
 
-properties = _Properties(name="no GPU", multi_processor_count=MULTIPROCESSORS,
+properties = _Properties(name="no GPU", multi_processor_count=FEW_MULTIPROCESSORS,
                          total_memory=80 << 30, warp_size=32, L2_cache_size=50 << 20)
 
 

@@ -28,7 +28,7 @@ from ..kernels import (
     races,
 )
 from ..replay import launches, replay
-from ..wire import CUT_OFF, DTYPES, Channel, raw_bytes
+from ..wire import CUT_OFF, DTYPES, FEW_MULTIPROCESSORS, Channel, raw_bytes
 from . import crashes, profiling, recorder, run_step
 from .accesses import Accesses
 from .gaps import gathered, spread
@@ -96,7 +96,7 @@ class Server:
             tensors = self._receive_tensors(request)
             pretend_gpu.tuning.wanted = request.get("configuration")
             pretend_gpu.properties.multi_processor_count = request.get(
-                "multiprocessors", pretend_gpu.MULTIPROCESSORS)
+                "multiprocessors", FEW_MULTIPROCESSORS)
             pretend_gpu.tuning.changed.clear()
             try:
                 header, blobs = getattr(self, request["op"])(request, *tensors)
