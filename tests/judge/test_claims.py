@@ -25,6 +25,7 @@ FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for 
 PLAIN = Case(3, "robust", 97)
 LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
 ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
+BORDER = Case(3, "robust", 32, layout="dense.last.dense", by_contract=True)
 
 
 def file(text: str = TEXT) -> Submission:
@@ -56,7 +57,10 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (STRIDED, check("wrong", {"o": OFF}), (), False),
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), False),
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (LAST,), True),
-    (STRIDED, check("wrong", {"o": FITS, "d_q": OFF}), (), True)])
+    (STRIDED, check("wrong", {"o": FITS, "d_q": OFF}), (), True),
+    # A file that knows the layout is asked the contract's lengths in it, too.
+    (BORDER, check("wrong", {"o": OFF}), (LAST,), True),
+    (BORDER, check("wrong", {"o": OFF}), (), False)])
 def test_wrong_numbers_decide_a_refusal_does_not(case, seen, claimed, decides):
     assert claims.decides(file(), case, seen, frozenset(claimed)) == decides
 
@@ -91,6 +95,12 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
     assert claimed == {ODD_D}
     said = claims.in_words(file(), checks, claimed)
     assert f"here also {ODD_D}." in said and said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
+
+
+def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
+    case = Case(2, "beyond", 300, M=70, grads=("x", "w"), dout="last")
+    assert case.kinds == {GRADIENTS, LAST}
+    assert claims.from_answers({case: check("pass", {"y": FITS})}) == {GRADIENTS}
 
 
 def test_what_the_signature_offers_and_the_file_refuses_is_not_said_to_be_tested():
