@@ -553,15 +553,24 @@ def test_a_ratio_is_ms_of_the_other_over_ms_of_our_own(made_up):
 
 
 def test_the_summary_names_the_worst_workload_and_the_geometric_mean(made_up):
-    *plain, triton, fa2, hopper = tables.summary(made_up)
+    *plain, triton, fa2, hopper, _, _, gluon = tables.summary(made_up)
     assert all(line.startswith("stages against ") for line in plain) and len(plain) == 3
     assert "at least 0.75x (stage 9, GPT-OSS window, forward)" in plain[0]
     assert "at least 1.50x (stage 9, GPT-OSS window, forward)" in triton
     assert f"geometric mean {math.sqrt(1.6 * 1.5):.2f}x, over 2 workloads" in triton
     assert "at least 2.00x" in fa2 and "over 1 workloads" in fa2
     assert "at least 0.50x" in hopper
+    assert gluon.startswith("sink_attn (Gluon) against ") and "over 1 workloads" in gluon
     made_up["records"] = []
     assert all(line.endswith("nothing to compare") for line in tables.summary(made_up))
+
+
+def test_the_summary_says_what_is_left_without_the_original_shapes(made_up):
+    results.put(made_up, _record(TABLE[3], stages=1.0, fast=1.0, fa4=90.0), TABLE)
+    assert "original shape" in made_up["records"][0]["label"]
+    hopper = tables.summary(made_up)[5]
+    assert "over 3 workloads; without the original shapes" in hopper
+    assert f"{math.sqrt(0.5 * 1.1):.2f}x, over 2 workloads, slower on 1" in hopper
 
 
 def test_the_sweep_is_no_part_of_the_summary(made_up):
