@@ -205,8 +205,7 @@ def grade(arguments, wanted: dict) -> int:
         if key in overrides:
             raise ValueError(f"--forget: want somebody whom {arguments.overrides} does not name; "
                              f"got {word}: first delete the row of {overrides[key][0].student}")
-    students = [policy.with_markers(student, worth) for student in students
-                if student.key not in gone]
+    students = [student for student in students if student.key not in gone]
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
     # These fail early if a gradebook cannot be filled, or a file is not ours to replace.
     check_new(filled(arguments, arguments.out, most, [])[0])
@@ -222,7 +221,7 @@ def grade(arguments, wanted: dict) -> int:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
     how = Settings(record.version(), here.device, arguments.timeout, arguments.stage_timeout,
-                   arguments.seed, cases)
+                   arguments.seed, cases, worth.assignment)
     progress = Progress()
     with Store(arguments.out, how) as store:
         for student in students:

@@ -58,7 +58,8 @@ class Batch:
         settings = store.settings
         self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
                         "--stage-timeout", str(settings.stage_timeout), "--memory",
-                        str(machine.memory_gib), "--worker-user", worker_user]
+                        str(machine.memory_gib), "--worker-user", worker_user,
+                        "--assignment", settings.assignment]
         if settings.class_seed is not None:
             self.options += ["--seed", str(settings.class_seed)]
         self.options += ["--cases", str(cases.resolve())] if cases else []

@@ -1,12 +1,12 @@
 """Gives points to results: policy.toml and overrides.csv.
 
 Both are applied when the tables are written.  Changing them regrades nothing, and nothing in
-graded/ depends on them.
+graded/ depends on them, but for `assignment`.
 """
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -14,15 +14,12 @@ from classroom import late, roster
 from classroom.book import EMPTY, OPEN, for_a_person, not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
-from grader.assignment import submission
-from grader.course.stages import STAGES
+from grader.course.stages import ASSIGNMENTS, STAGES
 from grader.judge.points import SHARES
 from grader.text import escape
 
 COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and days_late
 ALL = "*"  # for all stages
-NO_MARKERS = "it has no step markers, which this class requires: put your code into the file " \
-    "that was handed out"
 DRAFT = "a draft, which was not submitted: an override says the days or the points"
 MOST_POINTS = 1e6
 
@@ -31,15 +28,16 @@ MOST_POINTS = 1e6
 class Policy:
     """points: per stage.  shares: of a stage's points.  optional: stages whose points are a bonus.
     steps: the share of a stage's points that right steps earn if its standard cases fail, in a
-    column of its own.  late: the cost of being late.  markers: whether a file must have its step
-    markers.  zero: whether those who handed in nothing have 0 points once it is too late."""
+    column of its own.  late: the cost of being late.  assignment: for which files without step
+    markers were written, one of ASSIGNMENTS.  zero: whether those who handed in nothing have 0
+    points once it is too late."""
 
     points: dict[int, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=lambda: SHARES)
     optional: frozenset[int] = frozenset()
     steps: float = 0.0
     late: Late | None = None
-    markers: bool = False
+    assignment: str = "original"
     zero: bool = False
 
     def full(self, number: int) -> float:
@@ -75,9 +73,9 @@ def read(path: Path | None) -> Policy:
         given = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
-    if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "markers",
+    if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "assignment",
                                 "missing"}:
-        raise wrong("points, shares, optional, steps, missing, late and markers only",
+        raise wrong("points, shares, optional, steps, missing, late and assignment only",
                     sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
@@ -87,8 +85,8 @@ def read(path: Path | None) -> Policy:
     if not isinstance(shares, dict) or set(shares) != set(SHARES) \
             or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
-    if given.get("markers", "required") != "required":
-        raise wrong('markers = "required"', given["markers"])
+    if given.get("assignment", "original") not in ASSIGNMENTS:
+        raise wrong('assignment = "this" or "original"', given["assignment"])
     if given.get("missing", "keep") not in ("keep", "zero"):
         raise wrong('missing = "keep" or "zero"', given["missing"])
     optional = given.get("optional", [])
@@ -100,7 +98,7 @@ def read(path: Path | None) -> Policy:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
                   frozenset(optional), steps, _late(given.get("late"), wrong, path.parent),
-                  given.get("markers") == "required", given.get("missing") == "zero")
+                  given.get("assignment", "original"), given.get("missing") == "zero")
 
 
 def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Path
@@ -204,22 +202,6 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
                              f"{word}, {f'P{given.stage}' if given.stage else ALL}")
         theirs.append(given)
     return found
-
-
-def with_markers(student: Submitted, policy: Policy) -> Submitted:
-    """The student, with files without markers refused if the policy requires markers."""
-    if not policy.markers:
-        return student
-    return replace(student, hand_ins=tuple(with_markers(each, policy) for each in student.hand_ins),
-                   refused=student.refused | {number: NO_MARKERS for number, data in
-                                              student.files.items() if not _is_marked(data)})
-
-
-def _is_marked(data: bytes) -> bool:
-    try:
-        return not data.strip() or bool(submission.steps(submission.decode(submission.plain(data))))
-    except (SyntaxError, ValueError):  # damaged markers count as missing
-        return False
 
 
 def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:

@@ -33,7 +33,8 @@ ALONE = "alone on "  # lock: shared by gradings side by side, exclusive for one 
 @dataclass(frozen=True)
 class Settings:
     """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: for all
-    inputs, None for a fresh one per run; cases: hash of the instructor's own, "" for none."""
+    inputs, None for a fresh one per run; cases: hash of the instructor's own, "" for none;
+    assignment: one of ASSIGNMENTS."""
 
     grader: str
     device: str
@@ -41,6 +42,7 @@ class Settings:
     stage_timeout: float
     class_seed: int | None = None
     cases: str = ""
+    assignment: str = "original"
 
     @property
     def key(self) -> str:

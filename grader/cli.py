@@ -18,7 +18,7 @@ from pathlib import Path
 
 from grader import process
 from grader.assignment import hints, record, submission
-from grader.course.stages import STAGES, triton_version
+from grader.course.stages import ASSIGNMENTS, STAGES, triton_version
 from grader.host import files
 from grader.host.files import is_stream
 from grader.report import overview, results, submit
@@ -176,6 +176,9 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     add("--worker-user NAME", "run the files as this account (root only); none: as yourself; "
         "default, if you are root: each worker under a user id of its own", default="auto")
     add("--cases FILE", "cases of your own, TOML, which students do not have")
+    grading.add_argument("--assignment", choices=ASSIGNMENTS, default="original",
+                         help="for which a file without step markers was written; of this course "
+                         "it is asked everything (default: original)")
     add("--replay-all", "carry out every right case again, on other numbers, not five")
     add("--hide DIR", "another folder that the files may not see, such as all submissions",
         action="append", default=[])
@@ -349,7 +352,7 @@ class _Grading:
             quick=arguments.quick, benchmark=not arguments.no_benchmark,
             confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
             plot=arguments.plot, page=self.page(), first=first, replays_all=arguments.replay_all,
-            profile=arguments.profile,
+            profile=arguments.profile, promises_all=arguments.assignment == "this",
             may_stop=not (arguments.json or arguments.submit or arguments.verbose))
 
     def page(self):

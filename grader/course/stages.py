@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from importlib import metadata
 
+ASSIGNMENTS = ("original", "this")  # for which a file without step markers may have been written
 TRITON = (3, 6)  # the oldest that works, as in pyproject.toml; PyTorch 2.10 pins it
 NO_TRITON = (
     "Triton is not installed, and this needs it. It exists for Linux only: on Windows use WSL, on "

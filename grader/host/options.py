@@ -60,6 +60,7 @@ class Options:
     may_stop: bool = False  # at the first robust case that fails, if a step is red
     replays_all: bool = False  # replay all right answers, not just a handful
     case: str = ""  # the name of the only case to run
+    promises_all: bool = False  # whether files without step markers promise all, too
     own: tuple = ()  # the instructor's own cases, of all stages
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # file to draw it into

@@ -38,9 +38,9 @@ class GradingContext:
 
     @property
     def promises_all(self) -> bool:
-        """Whether the file promises all that this course asks, which its step markers say, even
-        damaged ones; what another file claims is in self.claimed."""
-        return bool(self.file.steps or damaged(self.file))
+        """Whether the file promises all that this course asks: its step markers say so, even
+        damaged ones, or whoever grades it.  What another file claims is in self.claimed."""
+        return bool(self.options.promises_all or self.file.steps or damaged(self.file))
 
     @property
     def runs_every_case(self) -> bool:

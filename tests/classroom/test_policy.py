@@ -1,6 +1,7 @@
 """What evidence is worth: points, shares, optional stages, right steps, a person's word."""
 
 import copy
+import json
 import random
 import zipfile
 from contextlib import nullcontext
@@ -169,20 +170,15 @@ def test_the_days_that_a_person_says_replace_those_of_the_time(written):
         assert report["notes"] == []
 
 
-def test_a_file_without_markers_is_for_a_person_where_the_policy_requires_them(
+def test_the_assignment_that_a_policy_names_is_what_files_are_graded_by(
         written, tmp_path, monkeypatch):
-    plain = "def weighted_row_sum_forward(x, w): return x\n"
-    marked = "# Step 2.1 -- One.\n# BEGIN SOLUTION 2.1\npass\n# END SOLUTION 2.1\n"
-    make(tmp_path / "in", {"anna": {2: f"pass # \n{plain}"}, "ben": {2: f"pass\n{marked}"}})
+    make(tmp_path / "in", {"anna": {2: "pass"}})
     grade = program(monkeypatch, tmp_path)
-    assert grade("--policy", written('markers = "required"\n')) == 3
-    rows = (tmp_path / "out/grades.csv").read_text("utf-8").splitlines()[1:]
-    assert [row.rpartition(",")[2] for row in rows] == ["refused", "pass"]
-    assert "no step markers" in rows[0]
-    assert (tmp_path / "out/submissions/anna/problem_2.py").exists(), "a person looks at it"
-    assert "no step markers" in (tmp_path / "out/feedback/anna.md").read_text("utf-8")
-    empty = Submitted("cleo", "cleo", {2: b"\n"})
-    assert policy.with_markers(empty, Policy(markers=True)).refused == {}
+    for text, assignment in (("", "original"), ('assignment = "this"\n', "this"), ("", "original")):
+        assert grade("--policy", written(text)) == 0
+        records = [json.loads(path.read_bytes()) for path in (tmp_path / "out/graded").iterdir()]
+        assert assignment in [record["settings"]["assignment"] for record in records]
+    assert len(records) == 2, "what was graded by another assignment is graded again, once"
 
 
 @pytest.mark.parametrize(("rows", "says"), [
@@ -214,8 +210,8 @@ def test_a_policy_is_read(written):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("steps = ", "want TOML"), ("markers = true", "want markers = "),
-    ("grace = 1", "late and markers only; got 'grace'"),
+    ("steps = ", "want TOML"), ("assignment = true", "want assignment = "),
+    ("grace = 1", "late and assignment only; got 'grace'"),
     ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
     ("optional = [10]", "want optional"), ('optional = ["8"]', "want optional"),
