@@ -2,23 +2,23 @@
 
 Attention lets every query look at every key:
 
-    S = q k^T / sqrt(D)      P = softmax(S), row by row      O = P v
+    S = q k^T / sqrt(D)      P = softmax(S), row by row      o = P v
 
 Written that way, S and P are (NQ, NK) matrices.  At N = 16384 and 16 heads one
-of them takes 8 GiB in bfloat16, while q, k, v and O take 32 MiB each (D = 64).
-FlashAttention computes the same O and never holds more than one tile of S.
+of them takes 8 GiB in bfloat16, while q, k, v and o take 32 MiB each (D = 64).
+FlashAttention computes the same o and never holds more than one tile of S.
 
 Tiles.  Cut the queries into tiles of BLOCK_M rows and the keys into tiles of
 BLOCK_N rows.  One tile of S needs one tile of q and one of k, nothing else:
 
                keys ->   tile 0   tile 1   tile 2
-    queries    tile 0  [   S00      S01      S02  ]  -> one tile of O
-               tile 1  [   S10      S11      S12  ]  -> the next tile of O
+    queries    tile 0  [   S00      S01      S02  ]  -> one tile of o
+               tile 1  [   S10      S11      S12  ]  -> the next tile of o
 
 The obstacle is the softmax: it divides by a sum over a whole row of S, and we never
 have a whole row.
 
-Online softmax.  While walking the key tiles, keep three things for each query:
+Online softmax.  While looping over the key tiles, keep these for each query:
 
     m_i   the largest score so far
     l_i   sum of exp(s - m_i) over the scores so far
@@ -30,23 +30,23 @@ too large by the factor exp(m_new - m_i).  So they are multiplied by alpha:
     alpha = exp(m_i - m_new)            l_i <- alpha l_i + rowsum(p)
     p     = exp(s - m_new)              acc <- alpha acc + p v
 
-After the last tile  O = acc / l_i.  Nothing was approximated: the maximum
+After the last tile  o = acc / l_i.  Nothing was approximated: the maximum
 cancels in exact arithmetic, and in floating point it keeps exp from overflowing.
 
 Log-sum-exp.  lse = m_i + log(l_i) is all the backward needs of the softmax:
 P = exp(S - lse) can be recomputed tile by tile instead of being stored.
 
-Backward.  With do = dL/dO, dlse = dL/dlse and delta = rowsum(do * O):
+Backward.  With the incoming gradients do and dlse, and delta = rowsum(do * o):
 
     dv = P^T do                 dP = do v^T
     dS = P * (dP - delta + dlse)        (P * x: elementwise, x a column)
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
 The softmax's denominator gives the term rowsum(P * dP), which needs a whole row of
-P.  But it equals do . (P v) = do . O = delta, which does not.
+P.  But it equals do . (P v) = do . o = delta, which does not.
 
-lse is an output, too, and dlse is what arrives for it; zeros if nobody used it.
-d lse / dS = P, row by row, so it stands in the bracket beside delta.
+lse is an output, too, and dlse is its incoming gradient, zero if lse was not used.
+d lse / dS = P, row by row, so dlse joins delta inside the parentheses.
 
 Shapes      q, o: (B, H, NQ, D)    k, v: (B, H, NK, D)    lse: (B, H, NQ), natural logarithm
 Dtypes      float16, bfloat16, float32.  Scores, statistics and sums run in float32.
@@ -63,7 +63,7 @@ import math
 
 import torch
 
-# Each step of a loop in Python costs time, so tiles are large and steps are few.  The
+# Each iteration of a Python loop costs time, so tiles are large and iterations few.  The
 # size of a tile does not depend on N, so memory stays linear in N.
 BLOCK_M = 128
 BLOCK_N = 128
@@ -88,7 +88,7 @@ def _masked_scores(q: torch.Tensor, k: torch.Tensor, start_m: int, start_n: int,
 
 def _key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> int:
     """First key that no query of the tile at start_m can see."""
-    # Step 1.2 -- Where may the walk over the keys stop?
+    # Step 1.2 -- Where may the loop over the keys stop?
     #   Without a mask: NK.  Causal: the tile's last query sees itself and nothing
     #   later; stopping there saves half the work.  The last tile may have fewer rows.
     # BEGIN SOLUTION 1.2
@@ -202,7 +202,7 @@ def flash_attention_tiled_backward(q, k, v, o, lse, do, dlse, is_causal=False):
 
 # ----------------------------------------------------------------- autograd
 class FlashAttention2Function(torch.autograd.Function):
-    """Connects the two walks to autograd.  First derivatives only.
+    """Connects the forward and the backward to autograd.  First derivatives only.
 
     FlashAttention2Function.apply(q, k, v, is_causal=False) -> (o, lse); shapes
     and dtypes as in flash_attention_tiled.  Raises ValueError or TypeError on

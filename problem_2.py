@@ -8,13 +8,13 @@ A Triton kernel is a function that runs many times at once.  Each run is a
 which tile of the result is its own.  It computes addresses (pointer + index *
 stride, for a whole tile at a time), loads, computes, and stores.  Elements of the
 tile that fall outside the tensor are switched off with a mask: without one the
-last program would read and write memory that belongs to someone else.  The first
+last program would read and write memory that belongs to other tensors.  The first
 kernel below, _double_kernel, is complete and explained; read it before step 2.1.
 
 Two things it does not show.  tl.sum(x, axis=1) adds up each row of a tile, axis=0
 each column: (BLOCK_M, BLOCK_N) -> (BLOCK_M,) or (BLOCK_N,).  And a mask is a tile of
 booleans: join two by &, with parentheses round each comparison, (i < M) & (j < N).
-Python's `and` and `or` want one truth value, and a tile has many: they do not work.
+Python's `and` and `or` do not work: they need one truth value, and a tile has many.
 
 Forward     y[i]     = sum_j x[i, j] * w[j]
 Backward    dx[i, j] = dy[i] * w[j]
@@ -24,10 +24,10 @@ Shapes      x, dx: (M, N)    w, dw: (N,)    y, dy: (M,)
 Dtypes      float16, bfloat16 or float32 on entry.  Sums run in float32; each
             result comes back in the dtype of the tensor it describes.
 
-Who owns what.  A program owns a tile of the *output* and walks along the axis that
+Who owns what.  A program owns a tile of the *output* and loops over the axis that
 it sums over.  No address has two writers, so no program waits for another:
 
-    kernel   owns                 walks
+    kernel   owns                 loops over
     fwd      BLOCK_M rows of y    columns, BLOCK_N at a time
     dx       one tile of dx       nothing
     dw       BLOCK_N cols of dw   rows, BLOCK_M at a time
@@ -48,7 +48,7 @@ import torch
 import triton
 import triton.language as tl
 
-# Tile shape.  Powers of two (tl.arange demands it); 16 * 128 float32 values are
+# Tile shape.  Powers of two (tl.arange requires it); 16 * 128 float32 values are
 # 8 KiB, little enough for the registers, the memory where a program computes.
 BLOCK_M = 16
 BLOCK_N = 128
@@ -58,7 +58,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CP
 
 # ------------------------------------------------------------------ reference
 def torch_weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The formula, in float32, with no thought for speed.  x (M, N), w (N,) -> y (M,)."""
+    """The formula, in float32, written for clarity, not speed.  x (M, N), w (N,) -> y (M,)."""
     return (x.float() * w.float()).sum(dim=1).to(x.dtype)
 
 
@@ -162,7 +162,7 @@ def _dw_kernel(
     acc = tl.zeros([BLOCK_N], dtype=tl.float32)
     for start_m in range(0, M, BLOCK_M):
         start_m = tl.cast(start_m, tl.int64)  # as offs_m in the forward
-        # Step 2.5 -- The forward loop turned on its side: walk the rows, sum over axis 0.
+        # Step 2.5 -- The forward loop turned on its side: loop over the rows, sum over axis 0.
         #   offs_m here: BLOCK_M rows from start_m on.  Again other=0.0.
         # BEGIN SOLUTION 2.5
         offs_m = start_m + tl.arange(0, BLOCK_M)

@@ -1,12 +1,12 @@
 """Problem 3 -- FlashAttention in Triton: without a mask.
 
-Problem 1 walked the key tiles of one query tile in Python: a dozen PyTorch
-operations per step, and each of them read and wrote device memory.  One
-kernel does the whole walk: q, m_i, l_i and acc stay on the chip, and only k and v
+Problem 1 looped over the key tiles of one query tile in Python: a dozen PyTorch
+operations per tile, and each of them read and wrote device memory.  One
+kernel does the whole loop: q, m_i, l_i and acc stay on the chip, and only k and v
 are read, tile by tile.
 
 Who owns what.  As in problem 2, a program owns a tile of the output, here
-BLOCK_M rows of o and of lse, for one head of one batch entry; it walks the keys:
+BLOCK_M rows of o and of lse, for one head of one batch entry; it loops over the keys:
 
     program  ->  (head h of batch entry b, query rows)
                        start_n = 0        BLOCK_N      2 BLOCK_N
@@ -19,11 +19,11 @@ Base two.  The GPU has an instruction for 2^x and none for e^x; exp(x) = 2^(x lo
 So scores are multiplied by scale * LOG2E in place of scale, and the softmax runs in
 base 2: m_i, too, is in base 2.  Only lse is stored as a natural logarithm.
 
-Two flags.  N need not be a multiple of anything.  The last query tile may reach past
-the end: its extra rows load as 0 and are never stored.  The last key tile may, too:
-its extra keys would get the score 0, not -inf, and must be masked.  All other key
-tiles need no mask, for loads or scores, and are faster without one; so the walk has
-two phases.  D is padded with zeros to BLOCK_D: tl.arange wants a power of two.
+Any N is allowed, so the last query tile may reach past the end: its extra rows load
+as 0 and are never stored.  The last key tile may, too: its extra keys would get the
+score 0, not -inf, and must be masked.  All other key tiles need no mask, for loads or
+scores, and are faster without one; so the loop has two phases, told apart by two
+flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power of two.
 
     MASKED   the scores of this tile need the mask
     RAGGED   some rows of this tile may lie past N - 1
@@ -71,7 +71,7 @@ def _project_kernel(x_ptr, w_ptr, y_ptr, N, D: tl.constexpr, BLOCK_M: tl.constex
     x_ptrs = x_ptr + offs_m[:, None] * D + offs_d[None, :]
     x = tl.load(x_ptrs, mask=mask_m, other=0.0)
     w = tl.load(w_ptr + offs_d[:, None] * D + offs_d[None, :])  # all of it exists: no mask
-    y = tl.dot(x, w)  # (BLOCK_M, D) @ (D, D), summed in float32; no side of a tile below 16
+    y = tl.dot(x, w)  # (BLOCK_M, D) @ (D, D), summed in float32; tl.dot needs D >= 16
     y_ptrs = y_ptr + offs_m[:, None] * D + offs_d[None, :]
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=mask_m)
 
@@ -109,7 +109,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 3.2 -- Walk the keys: all whole tiles, then the last tile if it is not whole.
+    # Step 3.2 -- Loop over the keys: all whole tiles, then the last tile if it is not whole.
     #   whole: how many keys lie in whole tiles.  A loop for these, an if for the last tile; each
     #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, MASKED=...).
     # BEGIN SOLUTION 3.2
@@ -154,7 +154,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     #   m_new (BLOCK_M,): the larger of m_i and the row's maximum of s * scale_log2e.  Multiply
     #   after the maximum is taken: one product per row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
     #   Write exp2's argument as s * scale_log2e - m_new: the GPU does that in one instruction.
-    #   tl.dot wants both operands in one dtype: round p to that of v.
+    #   tl.dot needs both operands in one dtype: round p to that of v.
     # BEGIN SOLUTION 3.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])

@@ -2,7 +2,7 @@
 
 In a language model a token must not see what comes after it: query i sees keys
 0 ... i.  Half of S is then -inf, and a kernel that computes all of S does twice the
-work that is needed.  So the walk over the keys is cut in two, and ends early:
+work that is needed.  So the loop over the keys is cut in two, and ends early:
 
     keys ->     0       1       2       3
     q tile 0  [ diag |       |       |      ]      diag: the mask cuts through it
@@ -17,7 +17,7 @@ work that is needed.  So the walk over the keys is cut in two, and ends early:
 BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.
 
 New here: steps 4.1, 4.2 and 4.6.  A line "==== new" stands above each of them.  A step
-that says "carried over" is what you wrote before, to the letter.
+that says "carried over" is exactly the code you wrote before.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      as in problem 3
@@ -49,10 +49,10 @@ def _fwd_kernel(
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # ====================================================================== new
-    # Step 4.1 -- Which rows are mine, when the longest walk starts first?
+    # Step 4.1 -- Which rows are mine, when the longest loop starts first?
     #   Step 3.1 again, with another start_m: the first program of a head takes its last query tile,
     #   the second one the tile before that, and so on.  Programs mostly start in the order of
-    #   their numbers, and the last tile has the longest walk: if it came last, it would run alone
+    #   their numbers, and the last tile has the longest loop: if it came last, it would run alone
     #   while the rest of the GPU waits.  This order is advice: the time shows it.
     # BEGIN SOLUTION 4.1
     num_tiles = tl.cdiv(N, BLOCK_M)
@@ -69,7 +69,7 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # ====================================================================== new
-    # Step 4.2 -- Walk the keys in two phases: the full tiles, then the diagonal.
+    # Step 4.2 -- Loop over the keys in two phases: the full tiles, then the diagonal.
     #   One loop for each phase.  The drawing at the top says where each of them begins and ends
     #   for the query tile at start_m.  Only the diagonal is MASKED.  It may reach past the end, but
     #   a key past N - 1 comes after all queries up to N - 1: the causal mask hides it, too.

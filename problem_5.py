@@ -1,6 +1,6 @@
 """Problem 5 -- Grouped-query heads: several query heads share one key/value head.
 
-While a model writes a text, it keeps k and v of every token, and reads all of them
+While a model generates text, it keeps k and v of every token, and reads all of them
 for each new token.  Memory is the limit, not arithmetic.  Grouped-query
 attention keeps fewer heads of k and v: HKV key/value heads serve HQ query heads, in
 contiguous groups of HQ // HKV.
@@ -47,7 +47,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 5.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 5.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 5.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -68,7 +68,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 5.3 -- Carried over: step 4.2, walk the full tiles, then the diagonal.
+    # Step 5.3 -- Carried over: step 4.2, loop over the full tiles, then the diagonal.
     # BEGIN SOLUTION 5.3
     for start_n in range(0, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,

@@ -25,7 +25,7 @@ For a tile of queries start_m ... start_m + BLOCK_M - 1 there are three kinds of
 A window shorter than BLOCK_M + BLOCK_N leaves no interior.  If W is below BLOCK_M,
 some windows begin in the diagonal: both masked phases use the whole mask.
 
-A new trap.  In a masked tile a query may see no key at all.  If it has seen none
+A trap.  In a masked tile a query may see no key at all.  If it has seen none
 before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum
 is -inf, subtract a finite number instead: exp2(-inf - 0) is 0, as it should be.
 
@@ -61,7 +61,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 6.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 6.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 6.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -91,7 +91,7 @@ def _fwd_kernel(
     # END SOLUTION 6.3
 
     # ====================================================================== new
-    # Step 6.4 -- Walk the keys in three phases: interior, left edge, diagonal.
+    # Step 6.4 -- Loop over the keys in three phases: interior, left edge, diagonal.
     #   As in step 4.2, with window_size after N.  Any order is right.  This one is advice,
     #   for speed at D = 128: if the left edge comes first, the GPU's matrix units have to wait.
     # BEGIN SOLUTION 6.4

@@ -3,7 +3,7 @@
 If a trained model gets a sliding window, its answers go wrong as soon as the first
 tokens leave the window.  The weights of a softmax add up to 1, and models learn to
 give the weight that no key needs to the first tokens: the *sinks*.  If the first S
-tokens stay visible to every later query, the model can go on for ever.
+tokens stay visible to every later query, the model can keep generating indefinitely.
 
 *Sinks are positions, still causal*: key j < S is visible to query i if j <= i.
 Window and sinks are a union: a key in both counts once.
@@ -20,7 +20,7 @@ W = 3, S = 1, six tokens (x: in the window, o: kept as a sink)
 
 Problem 6 had three kinds of key tiles; the sinks are a fourth:
 
-    sinks       the first S keys, as far as they lie before `first`       masked
+    sinks       those of the first S keys that come before `first`        masked
     left edge   first ... inner - 1                                       masked
     interior    inner ... start_m - 1                                     no mask
     diagonal    start_m ...                                               masked
@@ -60,7 +60,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 7.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 7.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 7.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -87,7 +87,7 @@ def _fwd_kernel(
     # END SOLUTION 7.3
 
     # ====================================================================== new
-    # Step 7.4 -- Walk the keys in four phases: sinks, then interior, left edge, diagonal.
+    # Step 7.4 -- Loop over the keys in four phases: sinks, then interior, left edge, diagonal.
     #   As in step 6.4, with sink_size after window_size.  The first phase ends at sink_size or at
     #   `first`, whichever is smaller.
     # BEGIN SOLUTION 7.4

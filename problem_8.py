@@ -15,10 +15,10 @@ dP; but rowsum(P * dP) = do . (P v) = do . o.
 Who owns what, the question of problem 2.  dq sums over keys; dk and dv sum over
 queries.  If one kernel made all three, many programs would add to the same rows of
 dq, or of dk and dv.  Such *atomic* additions wait for each other.  Their order changes
-from run to run, and so do the last bits of the sum.  So the tiles of S are
-walked twice, and each time a program owns what it sums:
+from run to run, and so do the last bits of the sum.  So there are two loops over
+the tiles of S, and in each a program owns what it sums:
 
-    kernel   owns                           walks                     recomputes
+    kernel   owns                           loops over                recomputes
     dq       BLOCK_M rows of dq and delta   keys, as in the forward   S, dP
     dkdv     BLOCK_N rows of dk and dv      queries, and the heads    S^T, dP^T
                                             of the group
@@ -30,7 +30,7 @@ dkdv needs P^T and dS^T as left factors, and computes them that way from the sta
 S^T = k q^T and dP^T = v do^T, so P and dS are never transposed.
 
 Each key/value head serves HQ / HKV query heads, and its gradient is the sum over all
-of them: one more loop around the walk of dkdv.
+of them: one more loop around dkdv's loop over queries.
 
 Causal, seen from the keys: key j is seen by queries j ... N - 1.
 
@@ -43,9 +43,9 @@ New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" stands above each.
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
 Dtypes      as in problem 3; P and dS are rounded to the input dtype before their products.
-            In float16 a dS beyond 65504 becomes infinite by that, and dq and dk with it:
-            so with standard normal v and do, both times 400 (causal: times 100 to 165).
-            bfloat16 has the range of float32, and only fewer digits.
+            In float16 a dS beyond 65504 overflows to infinity there, and takes dq and dk
+            with it.  That takes very large v and do, which the caller must avoid.  bfloat16
+            has the range of float32, but fewer digits.
 
 Check       python autograder_optional.py --p8
 Stuck       python autograder_optional.py --hint 8.3      (any step number)
@@ -74,7 +74,7 @@ def _fwd_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 8.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 8.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -94,8 +94,8 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # ====================================================================== new
-    # Step 8.3 -- Walk the keys, with a causal mask (step 4.2) or without one (3.2).
-    #   edge: where the one tile that needs a mask begins, if there is one; BLOCK_M is BLOCK_N
+    # Step 8.3 -- Loop over the keys, with a causal mask (step 4.2) or without (3.2).
+    #   edge: the start of the one tile that needs a mask, if there is one; BLOCK_M is BLOCK_N
     #   here.  CAUSAL is known when the kernel is compiled, so an `if` on it costs nothing.
     #   _attend takes CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 8.3
@@ -154,7 +154,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.7 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 8.7 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 8.7
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -184,8 +184,8 @@ def _dq_kernel(
 
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # ====================================================================== new
-    # Step 8.10 -- Walk the keys once more, between the borders of step 8.3.
-    #   _add_dq adds one tile's share.  After the walk multiply dq by scale, once, and _store it.
+    # Step 8.10 -- Loop over the keys once more, between the borders of step 8.3.
+    #   _add_dq adds one tile's share.  After the loop multiply dq by scale, once, and _store it.
     # BEGIN SOLUTION 8.10
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
@@ -210,8 +210,8 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
     # ====================================================================== new
     # Step 8.11 -- P again, from the saved log-sum-exp.
     #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2), with s = q k^T.  In a
-    #   MASKED tile it is 0 where keep is False.  No maximum is needed: what a query sees has
-    #   s * scale_log2e <= lse_log2.  A hidden score may be larger, and its power infinite.
+    #   MASKED tile it is 0 where keep is False.  No maximum is needed: every visible score
+    #   satisfies s * scale_log2e <= lse_log2.  A hidden one may not: its power may be infinite.
     # BEGIN SOLUTION 8.11
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
@@ -271,8 +271,8 @@ def _dkdv_kernel(
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # ================================================================== new
-        # Step 8.15 -- Walk the queries of this head: full tiles, tail, diagonal.
-        #   A call for each tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is advice, for speed:
+        # Step 8.15 -- Loop over the queries of this head: full tiles, tail, diagonal.
+        #   One call per tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is advice, for speed:
         #   the diagonal comes last.
         # BEGIN SOLUTION 8.15
         for start_m in range(inner, outer, BLOCK_M):

@@ -7,8 +7,8 @@ value is zero.
 
     lse = log( exp(sink_h) + sum_j exp(S_ij) )      P_ij = exp(S_ij - lse)
 
-A query to which no key matters can now give its weight to the sink, and its row of
-P sums to less than one.  The online softmax begins as if the sink had been seen
+A query to which no key matters can now give its weight to the sink, so that its row
+of P sums to less than one.  The online softmax begins as if the sink had been seen
 already.  Nothing else in the forward changes.
 
 The gradient of a sink logit.  The sink's weight is p = exp(sink_h - lse).  Its value
@@ -19,7 +19,7 @@ queries, so its gradient is the sum of dS over them and over the batch.
 Both kinds may be combined with a window and with each other.
 
 The mask, seen from the keys.  Query i sees key j if j <= i and either i - j < W or
-j < S.  Problem 7 drew a row for each query.  dkdv walks over queries, so here is a
+j < S.  Problem 7 drew a row for each query.  dkdv loops over queries, so here is a
 row for each key:
 
     W = 3, S = 1    queries ->  0 1 2 3 4 5
@@ -35,10 +35,10 @@ For a tile of keys there are three kinds of queries:
     right edge   outer ... last - 1       some keys have left the window    masked
 
     outer    the query at which the tile's first key leaves the window; N if all BLOCK_N
-             keys are sinks, for none of them is ever hidden again; both rounded down
-             to a multiple of BLOCK_M
-    last     the query at which its last key leaves the window; N if its first key is a
-             sink, for that one is seen to the end
+             keys are sinks, which are never hidden; either is rounded down to a
+             multiple of BLOCK_M
+    last     the query at which its last key leaves the window; N if the tile's first
+             key is a sink, because a sink stays visible to the last query
 
 So the work of all three kernels is O(N (W + S)).  Without a window W is N.
 
@@ -47,8 +47,8 @@ New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.  A line
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
-Dtypes      as in problem 8: in float16 dS overflows where v and do are both 400 times as large
-            as usual.  sink_logits: any float dtype, its gradient in the same.
+Dtypes      as in problem 8, also where dS overflows in float16.  sink_logits: any float dtype,
+            and their gradient in the same.
 
 Check       python autograder_optional.py --p9
 Stuck       python autograder_optional.py --hint 9.3      (any step number)
@@ -83,7 +83,7 @@ def _fwd_kernel(
 
     sink_logits_ptr may be None.
     """
-    # Step 9.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 9.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 9.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -116,12 +116,12 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # ====================================================================== new
-    # Step 9.4 -- Walk the keys: step 7.4 in another order, between the borders just made.
-    #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
-    #   diagonal, or without a causal mask the ragged tile, if there is one.  It is one tile, as
-    #   BLOCK_M is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.
+    # Step 9.4 -- Loop over the keys: step 7.4 in another order, between the borders just made.
+    #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge: the diagonal,
+    #   or without a causal mask the ragged tile, if there is one.  It is one tile, because BLOCK_M
+    #   is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.  Do not start with the
+    #   interior: where window_size is 1, CUDA 12.8's assembler crashes on that.
     # BEGIN SOLUTION 9.4
-    # Not the interior first: where window_size is 1, CUDA 12.8's assembler crashes on that.
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
@@ -184,7 +184,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta, and one number of dsink.  Grid: as in the forward."""
-    # Step 9.8 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
+    # Step 9.8 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 9.8
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -310,7 +310,7 @@ def _dkdv_kernel(
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # ================================================================== new
-        # Step 9.17 -- Walk the queries of this head: interior, right edge, diagonal.
+        # Step 9.17 -- Loop over the queries of this head: interior, right edge, diagonal.
         #   As in step 8.15, between the borders just made.
         # BEGIN SOLUTION 9.17
         for start_m in range(inner, outer, BLOCK_M):
@@ -362,10 +362,10 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
 @triton.jit
 def _borders(start_m, N, window_size, sink_size,
              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
-    """Where the walk over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
+    """Where the loop over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
     # ====================================================================== new
-    # Step 9.20 -- The borders of the walk over keys: those of steps 7.3, 7.4 and 8.3.
-    #   sink_end, first, inner, edge, where the one tile begins that is left: BLOCK_M is BLOCK_N
+    # Step 9.20 -- The borders of the loop over keys: those of steps 7.3, 7.4 and 8.3.
+    #   sink_end, first, inner; edge: the start of the one remaining tile, as BLOCK_M is BLOCK_N
     #   here.  Without CAUSAL there are no sinks and no left edge.
     # BEGIN SOLUTION 9.20
     sink_end, first, inner, edge = 0, 0, 0, N // BLOCK_N * BLOCK_N

@@ -1,7 +1,7 @@
 """Warm-ups -- five short exercises before problem 1, a few minutes each.
 
 The nine problems ask for two things at once: the mathematics of attention, and Triton.  Here each
-comes alone, in its smallest form.  Nothing of it is graded with points.
+comes alone, in its smallest form.  None of it earns points.
 
     W.1  the online softmax, in a loop      PyTorch     returns in problems 1 and 3
     W.2  softmax times a matrix, in tiles   PyTorch     problem 1
@@ -31,7 +31,7 @@ BLOCK = 32  # elements of a tile, a power of two
 
 # ------------------------------------------------- W.1  the online softmax, in a loop
 def online_softmax(x: torch.Tensor) -> torch.Tensor:
-    """softmax(x) of x (N,), float32: one walk for the maximum and the sum, one for the result.
+    """softmax(x) of x (N,), float32: one loop for the maximum and the sum, one for the result.
 
     exp(x) of a large x is infinite, so softmax subtracts the maximum first.  Its sum can be begun
     before the maximum is known: when a larger one comes, what was summed so far is corrected.
@@ -82,7 +82,7 @@ def softmax_times(s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 import triton
 import triton.language as tl
 
-TILE = 16  # rows and columns of a tile in W.5, the least that tl.dot takes
+TILE = 16  # rows and columns of a tile in W.5; tl.dot needs at least 16 terms per sum
 
 
 # -------------------------------------------------- W.3  the sum of two vectors, Triton
@@ -111,7 +111,7 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 # ------------------------------------ W.4  the sum of each row up to the diagonal, Triton
 @triton.jit
 def _row_sum_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
-    """y[i] = x[i, 0] + ... + x[i, i] for x (M, N), contiguous.  Grid: (M,): a program a row."""
+    """y[i] = x[i, 0] + ... + x[i, i] for x (M, N), contiguous.  Grid: (M,): one program per row."""
     row = tl.program_id(0)
     acc = 0.0
     for start in range(0, N, BLOCK):
