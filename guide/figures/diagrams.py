@@ -131,25 +131,27 @@ def sink(pen: Pen):
     return figure
 
 
-def _flow(pen, axis, title, own, walk, made, out):
+def _flow(pen, axis, title, own, first, loop, made, out):
     pen.write(axis, 24, 1.5, title, size=9)
     pen.box(axis, 2, 4, 44, 6, f"owned and kept: {own}", fill="whole")
-    pen.box(axis, 2, 14, 44, 6, f"walked: {walk}", fill="cut")
+    if first:
+        pen.box(axis, 2, 12, 44, 6, first)
+    pen.box(axis, 2, 20, 44, 6, f"loop over {loop}", fill="cut")
     for i, text in enumerate(made):
-        pen.box(axis, 2, 24 + 7 * i, 44, 6, text)
-        pen.arrow(axis, (24, (20 if i == 0 else 23 + 7 * i)), (24, 24 + 7 * i))
-    y = 24 + 7 * len(made)
-    pen.arrow(axis, (24, y - 1), (24, y + 2))
-    pen.box(axis, 2, y + 2, 44, 6, out, fill="whole")
+        pen.box(axis, 2, 29 + 8 * i, 44, 6, text)
+        pen.arrow(axis, (24, 26 if i == 0 else 27 + 8 * i), (24, 29 + 8 * i))
+    y = 29 + 8 * len(made)
+    pen.arrow(axis, (24, y - 2), (24, y + 1))
+    pen.box(axis, 2, y + 1, 44, 6, out, fill="whole")
 
 
 def backward(pen: Pen):
-    """The two walks of the backward: dq walks keys, dkdv walks queries and the heads of a group."""
-    figure, axes = pen.canvas(48, 56, 2)
-    _flow(pen, axes[0], "_dq_kernel", "q, do, o, lse of one query tile", "tiles of k, v",
-          ["delta = rowsum(do * o), stored", "P = exp(S − lse)", "dS = P * (do vᵀ − delta)"],
-          "dq += dS k,   · scale at the end")
-    _flow(pen, axes[1], "_dkdv_kernel", "k, v of one key tile", "tiles of q, do, lse, delta",
+    """The two loops of the backward: dq's over keys, dkdv's over queries and a group's heads."""
+    figure, axes = pen.canvas(48, 62, 2)
+    _flow(pen, axes[0], "_dq_kernel", "q, do, o, lse of one query tile",
+          "once: delta = rowsum(do * o), stored", "tiles of k, v",
+          ["P = exp(S − lse)", "dS = P * (do vᵀ − delta)"], "dq += dS k,   · scale at the end")
+    _flow(pen, axes[1], "_dkdv_kernel", "k, v of one key tile", None, "tiles of q, do, lse, delta",
           ["Pᵀ = exp(Sᵀ − lse)", "dv += Pᵀ do", "dSᵀ = Pᵀ * (v doᵀ − delta)"],
           "dk += dSᵀ q,   · scale at the end")
     return figure
