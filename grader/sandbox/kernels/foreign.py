@@ -37,6 +37,9 @@ SAME = {  # functions and methods of PyTorch, NumPy and math that have another n
     "contiguous": "{0} itself", "lt": "{0} < ...", "le": "{0} <= ...", "gt": "{0} > ...",
     "ge": "{0} >= ...", "eq": "{0} == ...", "copy_": "tl.store", "fill_": "tl.full",
 }
+NUMBERS = {  # of math, NumPy and PyTorch
+    "inf": 'float("inf"), or float("-inf") for minus infinity', "nan": 'float("nan")',
+    "pi": "3.141592653589793", "e": "2.718281828459045"}
 LIBRARIES = {"torch": "PyTorch's tensors", "np": "NumPy's arrays", "numpy": "NumPy's arrays",
              "math": "single numbers of Python"}
 WHOLE = re.compile(r"unexpected type fp\d+|interpreted as an integer|must all be ints"
@@ -82,6 +85,11 @@ def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
     if statement is None:
         return None
     name = unknown and (unknown[1] or unknown[2])
+    for node in _parts(statement) if name in LIBRARIES else ():
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name \
+                and node.attr in NUMBERS:
+            return line, (f"`{_short(node)}`: {name} is not defined, because this file does not "
+                          f"import it. Write {NUMBERS[node.attr]}")
     if name and name not in LIBRARIES | TILES:
         meant = 'float("inf")' if name == "inf" else f"tl.{name}" * (name in _language())
         return (line, f"`{name}` is not defined here. Write {meant}") if meant else None

@@ -168,7 +168,7 @@ def interpret(path: str) -> None:
     from triton.language import core
     from triton.runtime import interpreter
 
-    for hook in (_insist, _tell_listeners, _follow_pointers, _multiply_constants,
+    for hook in (_insist, _tell_listeners, _follow_pointers, _multiply_constants, _add_no_names,
                  _compare_constants, _know_constants, _ask_conditions, _lack_a_gpu):
         hook(core, interpreter)
     _refuse_truth(interpreter, path)
@@ -222,6 +222,26 @@ def _insist(core, interpreter) -> None:
         make(self, fn, *args, **kwargs)
 
     interpreter.InterpretedFunction.__init__ = made
+
+
+def _add_no_names(core, interpreter) -> None:
+    """Leave math, np and whatever else the interpreter's module has out of the file, which they
+    would be copied into: a kernel that names them without an import compiles on no GPU."""
+    execute = interpreter.FunctionRewriter._compile_and_exec
+
+    @functools.wraps(execute)
+    def executed(self, tree):
+        names = self.fn.__globals__
+        before, own = set(names), set(self.fn.__code__.co_names)
+        function = execute(self, tree)
+        needed = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - own
+        for name in names.keys() - before - needed:
+            found = names.pop(name)
+            if found in (core, interpreter.tl):  # a launch looks for them, whatever their names
+                names[found.__name__] = found
+        return function
+
+    interpreter.FunctionRewriter._compile_and_exec = executed
 
 
 def _multiply_constants(core, interpreter) -> None:

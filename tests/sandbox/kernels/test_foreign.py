@@ -24,6 +24,12 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
     ("3.5", "tl.math.exp2(m_i - m_new)", "torch.exp2(m_i - m_new)", "Write tl.exp2(m_i - m_new)"),
     ("3.5", "tl.math.exp2(m_i - m_new)", "exp2(m_i - m_new)", "`exp2` is not defined here"),
     ("3.4", 'tl.where(keep, s, float("-inf"))', "tl.where(keep, s, -inf)", "Write float("),
+    ("3.4", MASKED, "s = tl.where(keep, s, -math.inf)",
+     "`math.inf`: math is not defined, because this file does "
+     'not import it. Write float("inf"), or float("-inf")'),
+    ("3.4", MASKED, "s = tl.where(keep, s, -np.inf)", "`np.inf`: np is not defined, because"),
+    ("3.3", "(m_i + tl.math.log2(l_i)) * LN2", "(m_i + tl.math.log2(l_i)) * np.log(2)",
+     "`np.log(2)` works on NumPy's arrays, and a kernel has tiles. Write tl.log(2)"),
     ("3.2", "in range(0, whole, BLOCK_N)", "in tl.arange(0, whole, BLOCK_N)",
      "Write range(0, whole, BLOCK_N)"),
     ("3.5", "acc * alpha[:, None]", "acc * alpha.unsqueeze(1)", "Write alpha[:, None] for a"),

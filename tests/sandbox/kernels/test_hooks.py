@@ -35,6 +35,22 @@ want = torch.exp2(1.5 * x) + torch.exp2(1.5 - x[0]) + torch.exp2(1.5 + x) + 1.5 
 torch.testing.assert_close(y, want)
 assert (C * 2).value == 3 and isinstance(C - 1, tl.constexpr)
 '''
+OWN_NAMES = '''
+@triton.jit
+def kernel(x_ptr):
+    tl.store(x_ptr, tl.max(tl.load(x_ptr + tl.arange(0, 4)), axis=0) - math.inf)
+
+hooks.interpret("")
+try:
+    kernel[(1,)](torch.zeros(4))
+    assert False
+except Exception as error:
+    assert "name 'math' is not defined" in str(error.__cause__)
+assert not {"np", "math", "textwrap"} & globals().keys()
+import math
+kernel[(1,)](x := torch.zeros(4))
+assert x[0] == -math.inf
+'''
 LISTENERS = '''
 class Listener(hooks.Listener):
     def loaded(self, access, numbers):
@@ -60,10 +76,14 @@ assert told == [(listener, *event) for event in (
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("program", [CONSTANTS, LISTENERS], ids=["constants", "listeners"])
-def test_a_constant_may_stand_left_of_a_tensor_and_listeners_are_told_the_same(program):
-    done = subprocess.run([sys.executable, "-c", HEAD + program, str(ROOT)], capture_output=True,
-                          text=True, check=False)
+@pytest.mark.parametrize("program", [CONSTANTS, OWN_NAMES, LISTENERS], ids=[
+    "constants", "own names", "listeners"])
+def test_the_interpreter_does_as_a_compiler_does_and_tells_all_its_listeners(
+        program, tmp_path):
+    path = tmp_path / "kernels.py"  # the interpreter reads a kernel's text
+    path.write_text(HEAD + program, "utf-8")
+    done = subprocess.run([sys.executable, path, str(ROOT)], capture_output=True, text=True,
+                          check=False)
     assert done.returncode == 0, done.stderr
 
 
