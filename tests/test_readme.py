@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 
@@ -36,9 +37,18 @@ def test_every_link_leads_to_a_page_and_a_heading_that_are_there(page):
 
 
 @pytest.mark.style
-def test_no_line_is_longer_than_120_characters_and_nothing_is_left_to_fill_in():
-    assert max(map(len, README.splitlines())) <= 120
+def test_nothing_is_left_to_fill_in():
     assert not re.search(r"@[A-Z]+@|TODO|\{\w+\}", README)
+
+
+@pytest.mark.parametrize("page", [
+    page for page in PAGES if not {"benchmarks", "measured"} & {*page.relative_to(ROOT).parts}
+], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.style
+def test_no_line_of_a_page_is_longer_than_120_characters(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.S | re.M)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
 
 
 SCREEN = "\n".join(README.splitlines()[:40])
@@ -120,6 +130,69 @@ def test_a_number_from_a_results_file_is_what_the_file_says(sentence, read, key)
     numbers = read(key).values()
     assert set(re.findall(r"\b\d+(?:\.\d+)?\b", sentence.replace("FlashAttention-", "FA"))) <= {
         *numbers}, numbers
+
+
+LADDER = (ROOT / "sink_attn/README.md").read_text("utf-8")
+PEERS = {"FA-2": "fa2", "FA-4": "fa4", "cuDNN": "cudnn", "cuDNN (frontend)": "cudnn_fe",
+         "Flex": "flex", "tutorial": "tutorial"}
+ROWS = {"3: B=4, 16 heads, N=4096, D=128": "stage 3, D=128, forward",
+        "4: B=4, 32 heads, N=4096, D=64, causal": "stage 4, D=64, forward",
+        "5: Llama-3, B=2, 32/8 heads, N=8192, D=128": "stage 5, Llama-3, forward",
+        "7: streaming, 32/8 heads, N=16384, W=4096, 4 sinks": "stage 7, streaming, forward",
+        "9: GPT-OSS, 64/8 heads, N=8192, D=64, W=128, logits": "stage 9, GPT-OSS window, forward",
+        "8: Llama-3, backward": "stage 8, Llama-3, backward",
+        "9: streaming, backward": "stage 9, streaming, backward"}
+
+
+def times(gpu: str, label: str) -> dict[str, str]:
+    """Name -> ms of every right answer, with three digits and at most three decimals.
+
+    "" -> the best peer's, and its name.
+    """
+    record, = (r for r in results(f"benchmarks/results/{gpu}")["records"] if r["label"] == label)
+    found = {name: tables.digits(ms) if ms >= 0.1 else f"{ms:.3f}"
+             for name, ms in tables.ranked(record).items()}
+    best = tables.best_peer(record)
+    name, = (words for words, peer in PEERS.items() if peer == best)
+    return found | {"": f"{found[best]} {name}"}
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows below the line that begins with head."""
+    lines = LADDER.split(f"\n{head}")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_ladder_begins_and_ends_where_the_results_say():
+    rows = table("| workload | H200: stages |")
+    assert [row[0] for row in rows] == [
+        r["label"] for r in results("benchmarks/results/h200")["records"] if r["group"] == "table"]
+    for label, *cells in rows:
+        for gpu, shown in (("h200", cells[:4]), ("h100", cells[4:])):
+            found = times(gpu, label)
+            assert shown == [found.get(n, "-") for n in ("stages", "fast", "gluon", "")], label
+
+
+def test_the_ladder_compares_with_other_kernels_as_the_results_say():
+    rows = table("| workload | stages | Triton | Gluon | FA-2 |")
+    assert [row[0] for row in rows] == [*ROWS]
+    for row, *shown in rows:
+        found = times("h200", ROWS[row])
+        assert shown == [found.get(n, "-") for n in (
+            "stages", "fast", "gluon", "fa2", "cudnn", "flex", "fa4", "tutorial")], row
+
+
+def test_the_ladder_says_how_the_better_kernel_compares_on_the_h100():
+    ratios = {r["label"]: max(tables.best_ratio(r, "fast"), tables.best_ratio(r, "gluon") or 0)
+              for r in results("benchmarks/results/h100")["records"] if r["group"] == "table"}
+    large = [ratio for label, ratio in ratios.items() if "original" not in label]
+    slower = [f"({ratio:.2f})".replace("0.", ".") for ratio in ratios.values() if ratio < 1]
+    text = " ".join(LADDER.split())
+    said, = re.findall(r"On the H100 the better of .*? It is slower on six .*?\. [A-Z]", text)
+    assert f"is {statistics.geometric_mean(large):.2f} times as fast" in said
+    assert f"of the {len(large)} workloads" in said and f"over all {len(ratios)})" in said
+    assert f"{statistics.geometric_mean(ratios.values()):.2f} over all" in said
+    assert sorted(re.findall(r"\(\.\d\d\)", said)) == sorted(slower) and len(slower) == 6
 
 
 def test_the_results_of_the_first_screen_are_the_newest():
