@@ -195,6 +195,33 @@ def test_the_ladder_says_how_the_better_kernel_compares_on_the_h100():
     assert sorted(re.findall(r"\(\.\d\d\)", said)) == sorted(slower) and len(slower) == 6
 
 
+def rounded(shown: str, value: float) -> bool:
+    """Whether a number of a text is this one, rounded to its digits."""
+    decimals = len(shown.partition(".")[2])
+    return abs(float(shown.replace(",", "")) - value) <= 0.5001 * 10**-decimals
+
+
+@pytest.mark.parametrize("folder, head, columns", [
+    ("gpt_oss", "| N | ours | FlexAttention | eager |",
+     [("sweep", "flash_course"), ("sweep", "flex_attention"), ("sweep", "eager")]),
+    ("gpt_oss_h100", "| N | ours | FlashAttention-4 | packed: ours | packed: FlashAttention-4 |",
+     [("sweep", "flash_course"), ("sweep", "flash_attention_4"), ("packed", "flash_course"),
+      ("packed", "flash_attention_4")]),
+])
+def test_a_training_step_takes_what_the_page_says(folder, head, columns):
+    page, run = (ROOT / "docs/gpt_oss.md").read_text("utf-8"), results(f"docs/measured/{folder}")
+    rows = re.findall(r"^\| (\d+)k \| (.*) \|$", page.split(head)[1].split("\n\n")[0], re.M)
+    assert [int(N) for N, _ in rows] == [4, 8, 16, 32, 64]
+    for N, cells in rows:
+        for cell, (part, attn) in zip(cells.split(" | "), columns, strict=True):
+            point, = [p for p in run[part]["points"]
+                      if (p["attn"], p["N"]) == (attn, 1024 * int(N))] or [{}]
+            shown = re.findall(r"[\d.]+", cell)
+            assert bool(shown) == ("ms" in point), (N, attn)
+            for number, key in zip(shown, ("ms", "peak_gib"), strict=False):
+                assert rounded(number, point[key]), (N, attn, key)
+
+
 def test_the_results_of_the_first_screen_are_the_newest():
     dates = {gpu: results(f"benchmarks/results/{gpu}")["date"] for gpu in ("h100", "h200")}
     assert f"[measured {max(dates.values())}](benchmarks/results/h100/results.md)" in SCREEN
