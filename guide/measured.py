@@ -244,7 +244,7 @@ def excess(block=64) -> Table:
                         digits(causal / full * T)]
             row.append(digits(causal / full * T - (T + 1) / 2))
         rows.append(row)
-    return Table(["N", "stage 3 ms", "stage 4 ms", "full walk, tiles", "visited", "paid for",
+    return Table(["N", "stage 3 ms", "stage 4 ms", "all tiles", "visited", "paid for",
                   "more", "more, cuDNN"], rows,
                  "tiles per query tile; 16 heads, D = 64, 16,384 tokens, bfloat16; paid for: time "
                  f"of stage 4 over that of stage 3, times T; results.json of {where()}")

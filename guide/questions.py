@@ -179,7 +179,7 @@ exercise(
 exercise(
     "7.2",
     "Tiles of 64, W = 128, Z = 100 sinks, the query tile at 192. Where does the sinks' phase end, "
-    "and how many key tiles does it walk?",
+    "and how many key tiles does it visit?",
     lambda: (64, 1), "first = (192 − 127) // 64 · 64 = 64, and the phase may not reach into it.",
     (lambda: (100, 2), "Tile 64 … 127 is the window's already: its keys would be counted twice."),
     (lambda: (64, 2), "range(0, 64, 64) is one tile."),

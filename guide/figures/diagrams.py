@@ -1,4 +1,4 @@
-"""Drawings of what happens: the machine, the walk, heads, the backward."""
+"""Drawings of what happens: the machine, the loop, heads, the backward."""
 
 from guide.figures.pen import Pen
 from guide.measured import CEILING, H200, WORK, asked_bytes
@@ -77,7 +77,7 @@ def programs(pen: Pen):
 def tiling(pen: Pen):
     """One query tile stays, key tiles stream past it: the order of FlashAttention-2."""
     figure, axis = pen.canvas(100, 51 if pen.narrow else 46)
-    pen.write(axis, 60, 2.5, "k, v: walked, tile after tile →")
+    pen.write(axis, 60, 2.5, "k, v: a loop, tile after tile →")
     for j in range(4):
         pen.box(axis, 34 + 13 * j, 5, 12, 6, f"k{j}, v{j}", fill="cut" if j == 1 else "paper")
     for i in range(4):
