@@ -49,7 +49,8 @@ UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-2
 UNIT_TF32 = 2.0**-10  # on a GPU, Triton multiplies float32 in TF32 by default
 TILE = 64  # keys per tile of our own implementation
 # What is multiplied by the scale in the forward, in the backward, and for dq and dk.  First as in
-# kernels that use exp2, then as in Triton's tutorial, except that dS is scaled before rounding.
+# kernels that use exp2, then as in Triton's tutorial, except that dS is scaled before rounding, and
+# that o is the sum of exp(s - lse) v, as in kernels that visit the keys twice.
 SCALED = ("q", "q", "sums"), ("scores", "k", "dS")
 
 
@@ -267,6 +268,10 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
         acc = stored(alpha * acc + rounded(p) @ vs[..., lo:lo + TILE, :])
         m = m_new
     lse = m + torch.log(total)
+    if scaled == SCALED[1] and not as_given:
+        total = 1.0
+        acc = sum(rounded(torch.exp(scores(lo, *product) - lse)) @ vs[..., lo:lo + TILE, :]
+                  for lo in range(0, NK, TILE))
     out = {"o": (acc / total).flatten(1, 2).to(dtype), "lse": lse.flatten(1, 2)[..., 0]}
     if dout is None:
         return out

@@ -1,8 +1,11 @@
 """The verdict rule: it takes every honest kernel, and no wrong one, on the real list of cases."""
 
+import math
+
 import pytest
 import torch
 
+import reference
 from grader.course import contract, correctness, inputs
 from grader.course.case_table import listed
 from grader.course.cases import Case
@@ -110,6 +113,23 @@ def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family)
                                         scaled=("k", "scores", "sums"))
         for name in answer.truth:
             assert answer.judge(name, x[name]).times < 0.8, (seed, name)
+
+
+@pytest.mark.parametrize("number", [3, 6])
+def test_a_kernel_may_visit_the_keys_twice_first_for_lse(number):
+    for case in contract.cases(STAGES[number], {32, 64}, None, seed=0):
+        if case.family != "steep" or case.dtype != torch.float32:
+            continue
+        for seed in range(6):
+            built = inputs.build(case, seed)
+            q, k, v = built.tensors.values()
+            keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, 0)
+            k, v = (t.repeat_interleave(case.HQ // case.HKV, 1) for t in (k, v))
+            s = (q @ k.mT * (math.log2(math.e) * case.D**-0.5)).masked_fill(~keep, -math.inf)
+            lse = torch.log2(torch.exp2(s - s.amax(-1, keepdim=True)).sum(-1, keepdim=True))
+            o = torch.exp2(s - (lse + s.amax(-1, keepdim=True))) @ v
+            verdict = correctness.answer(built, "cpu").judge("o", o)
+            assert verdict.times < 0.85, (case.name, seed)
 
 
 @pytest.mark.parametrize("number", [8, 9])
