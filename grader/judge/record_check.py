@@ -38,7 +38,9 @@ def record(context: GradingContext, check: Check) -> None:
 def record_blanks(context: GradingContext) -> None:
     """Record a check for blanks that no case reached."""
     if context.file.unreached and context.all_right():
-        record(context, blanks_left(context.file))
+        check = blanks_left(context.file)
+        context.result.sentence = context.result.sentence or check.what
+        record(context, check)
 
 
 def report_rejections(context: GradingContext) -> None:

@@ -176,8 +176,8 @@ def blanks_left(file: Submission) -> Check:
     several = len(steps) > 1
     said = f"step{'s' * several} {', '.join(steps)} {'are' if several else 'is'} still blank."
     what, *seen = *[said] * bool(steps), *file.blanks()
-    return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
-                 what=what, seen=tuple(seen))
+    check = Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)")
+    return check.fail("crashed", what, *seen, id="blank-step", step=file.unreached[0])
 
 
 def _first_wrong(case, exact: Answer, tensors, before: dict | None = None

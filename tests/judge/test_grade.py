@@ -584,8 +584,9 @@ def test_a_raise_no_call_reaches_still_fails_the_stage(graded, left, said):
     source += "    # BEGIN SOLUTION 1.1\n    x = 1\n    # END SOLUTION 1.1\n"
     result = graded(Honest, source)
     message = result.checks[-1].message
-    assert (result.outcome, result.points) == ("crashed", 140)
+    assert (result.outcome, result.points, result.waits) == ("crashed", 140, True)
     assert said in message and ("still blank" in message) == (not left)
+    assert said in result.sentence.lower().replace("\n", " ")
 
 
 def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
