@@ -13,38 +13,44 @@ from grader.sandbox.wire import dtype_name
 # Their names in a report, short enough for a case to fit on a line.
 FAMILIES = {
     "randn": "",
-    "shift+": "logits +128",  # kills a missing max subtraction
-    "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
-    "deep": "logits -1024",  # kills a finite mask fill that shift- lets pass
-    "abyss": "logits -20,000",  # kills a maximum that starts at -10,000
-    "peak": "logits +20,000",  # kills scores that are clamped
-    "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
-    "steep": "steep",  # rises by 400 over all keys: kills a maximum of the wrong keys
-    "falling": "falling",  # falls by 400: a factor that should shrink explodes
+    "shift+": "scores near +128",  # kills a missing max subtraction
+    "shift-": "scores near -128",  # kills a max that starts at 0, and a finite mask fill
+    "deep": "scores near -1,024",  # kills a finite mask fill that shift- lets pass
+    "abyss": "scores near -20,000",  # kills a maximum that starts at -10,000
+    "peak": "scores near +20,000",  # kills scores that are clamped
+    "rising": "rising maximum",  # kills a missing rescale, and lse in 16 bits
+    "steep": "steeply rising maximum",  # by 400 over all keys: kills a maximum of the wrong keys
+    "falling": "falling scores",  # falls by 400: a factor that should shrink explodes
     "heavy": "one heavy key",  # the others only matter together: kills sums in 16 bits
-    "cancel": "cancelling",  # the halves of v cancel: kills a sum in 16 bits
+    "cancel": "sums that cancel",  # the halves of v cancel: kills a sum in 16 bits
     # Kills a rescale that is skipped while the maximum rises only a little, and sums in float16.
-    "creeping": "creeping max",
-    "easing": "easing",  # each key weighs a fifth less: kills a window that is one key too long
-    "hot": "hot",  # large logits
-    "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
+    "creeping": "slowly rising maximum",
+    # Each key weighs a fifth less: kills a window that is one key too long.
+    "easing": "slowly falling scores",
+    "hot": "large inputs",
+    "alike": "similar values",  # dP and delta nearly cancel: kills either of them in 16 bits
     "faint": "small numbers",  # kills a product in float16, which ends at 2^-24
-    "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
-    "real": "real model",
+    "needles": "one-hot weights",  # at the mask's edges: kills a mask off by one
+    "real": "a real model",
     "signs": "both signs",  # for the diagnosis: which maximum is wrong
     "levels": "rising rows",
 }
 LAYOUTS = {
     "dense": "",
-    "guarded": "NaN around the inputs",  # a read past the end meets NaN, not a lucky zero
+    "guarded": "NaN stored around the inputs",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
     "views": "views",  # k in a longer cache, v in wider rows: kills strides of another tensor
-    "last": "stride 2",
-    "gapped": "gaps",  # gaps between rows, heads and batch entries
+    "last": "last axis strided",
+    "gapped": "with gaps",  # between heads and batch entries, too
     "mixed": "mixed strides",  # k transposed beside a packed q
     "shared": "k of one head for all",  # stride 0: kills results that copy its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
+# The same for one tensor, and where a tensor has a layout of its own.
+ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis strided", "wide": "in wider rows",
+              "gapped": "with gaps", "transposed": "transposed", "expanded": "expanded",
+              "shared": "shared by all heads"}
+UPSTREAM = {"small": "tiny", "faint": "tiny", "large": "large", "loud": "very large"}
 
 LARGEST = 2**31 - 1  # window_size and sink_size
 # What only this course promises, in words; case_table.py and Case.kinds.
@@ -174,7 +180,7 @@ class Case:
         else:
             same = self.HQ == self.HKV
             text = f"B={self.B}, " * (self.group == "standard" or self.B > 1)
-            text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
+            text += f"H={self.HQ}" if same else f"HQ={self.HQ}, HKV={self.HKV}"
             text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
             text += f", D={self.D}"
         no_window = self.course_stage.windowed and self.is_causal and self.window is None
@@ -186,18 +192,28 @@ class Case:
     @property
     def note(self) -> str:
         """What is special about a robust case, in words."""
-        layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
-        if self.layout == "shared" and self.course_stage.sums_rows:
-            layout = "one row of x for all"
-        words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
+        sums_rows = self.course_stage.sums_rows
+        if self.layout == "shared" and sums_rows:
+            layouts = ["one row of x for all"]
+        elif self.layout in LAYOUTS:
+            layouts = [LAYOUTS[self.layout]]
+        else:
+            layouts = [f"{name} {ONE_LAYOUT[layout]}" for name, layout in zip(
+                "xw" if sums_rows else "qkv", self.layout.split("."), strict=True)
+                if layout != "dense"]
+        words = [dtype_name(self.dtype), FAMILIES[self.family], *layouts]
         words += [f"in {self.apart}" * bool(self.apart)]
         words += ["gradients" + f" of {' and '.join(self.grads)} alone" * self.some_gradients] * (
             self.gives_gradients or self.some_gradients)
-        words += [f"dO {self.dout}" * (self.dout != "dense")]
-        words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
+        if self.dout != "dense":
+            name = "dy" if sums_rows else "do"
+            words += [f"{UPSTREAM[self.dout]} {name}" if self.dout in UPSTREAM
+                      else f"{name} {ONE_LAYOUT[self.dout]}"]
+        words += ["explicit scale" * (self.scale is not None), "sink logits" * self.sink_logits]
         words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]
         words += [f"{self.repeats} runs" * (self.repeats > 1)]
-        words += [f"{self.unused} not used" * bool(self.unused), "defaults" * self.bare]
+        words += [f"{self.unused} not used" * bool(self.unused),
+                  "default arguments" * self.bare]
         return ", ".join(word for word in words if word)
 
     def mask(self) -> dict:

@@ -102,7 +102,7 @@ def test_the_mask_is_read_where_tiles_are_ragged_and_heads_are_grouped(number, o
 @pytest.mark.interpreter
 def test_the_mask_of_a_backward_says_that_it_is_not_drawn():
     [drawn] = made(_mask, 8)
-    assert drawn.look == ("This call: Hq=6, Hkv=3, L=168, D=64, query head 4. All weights are "
+    assert drawn.look == ("This call: HQ=6, HKV=3, L=168, D=64, query head 4. All weights are "
                           "right. This is the forward; the backward is not drawn.")
 
 

@@ -67,7 +67,7 @@ def test_a_benchmark_notes_for_the_page_how_far_it_is_from_the_roofs(monkeypatch
     assert roofline["bytes"] == sum(work.bytes for work in profiling.works(built))
     assert (roofline["ms"], roofline["naive_ms"], roofline["sdpa_ms"]) == (2.0, 9.0, None)
     assert (roofline["peak_flops"], roofline["peak_bytes"]) == (800e12, 3e12)
-    assert roofline["label"].startswith("forward + backward, B=1, Hq=4, Hkv=2, L=8")
+    assert roofline["label"].startswith("forward + backward, B=1, HQ=4, HKV=2, L=8")
 
 
 @pytest.mark.parametrize("fields, lacks", [
