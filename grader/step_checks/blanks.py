@@ -1,16 +1,17 @@
 """Makes a blank's text ready to run on its own, and tells whether the code around it was changed.
 
-A skeleton is a function without its blanks.  skeletons.toml has a digest of each of its lines.  A
-step in a changed skeleton is not checked, because its names may mean something else there.
+A skeleton is a function without its blanks.  skeletons.toml has a digest of each of its lines, and
+given_lines.json what each digest stands for.  A step in a changed skeleton is not checked, because
+its names may mean something else there.
 
-    python -m grader.step_checks.blanks        rewrites skeletons.toml, in the course's repository
+    python -m grader.step_checks.blanks        rewrites both files, in the course's repository
 """
 
 import ast
 import hashlib
 import io
+import json
 import re
-import sys
 import tokenize
 import tomllib
 from functools import cache
@@ -23,6 +24,7 @@ from grader.course.stages import STAGES
 from grader.text import syntax_tree
 
 RECORD = Path(__file__).with_name("skeletons.toml")
+LINES = Path(__file__).with_name("given_lines.json")
 KINDS = tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING
 STARTS = tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT
 
@@ -36,6 +38,8 @@ class Blanks:
         self.nodes = [node for node in syntax_tree(source).body
                       if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)]
         self.skeletons = skeletons(source, steps)
+        self.functions = {node.name: [one.arg for one in node.args.args] for node in self.nodes
+                          if isinstance(node, ast.FunctionDef)}
         self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
 
     def function(self, id: str) -> str:
@@ -113,9 +117,12 @@ class Blanks:
                     return f"{name or 'its function'} is not as given"
                 number = lines[min(at, len(lines) - 1)][1]
                 here = f"line {number}, `{self.rows[number - 1].strip()[:60]}`"
+                if len(was) == len(now) and was[at] in given_lines():
+                    return f"{here}, is not as given: it was `{given_lines()[was[at]]}`"
                 return f"a given line is missing above {here}" if was[at + 1:at + 2] == now[
                     at:at + 1] or at == len(now) else f"{here}, is not as given"
         return ""
+
 
 
 def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
@@ -174,6 +181,24 @@ def given_skeletons() -> dict[str, dict[str, str]]:
     return tomllib.loads(RECORD.read_text("utf-8"))
 
 
+@cache
+def given_lines() -> dict[str, str]:
+    """Digest -> the line that it stands for, or the first of its rows."""
+    return json.loads(LINES.read_text("utf-8"))
+
+
+def record_lines(root: Path) -> str:
+    """The contents of given_lines.json for the problem files and warm-ups in root."""
+    found = {}
+    for name in [*(f"problem_{stage}.py" for stage in STAGES), WARM_UPS]:
+        source = (root / name).read_text("utf-8")
+        rows, steps = submission.lines(source), tuple(submission.steps(source))
+        for node in filter(_name, syntax_tree(source).body):
+            found |= {digest: row for digest, number in _lines(node, rows, steps)
+                      if not (row := rows[number - 1].strip()).startswith("#")}  # of a blank
+    return json.dumps(found, indent=0, sort_keys=True) + "\n"
+
+
 def record(root: Path) -> str:
     """The contents of skeletons.toml for the problem files and warm-ups in root."""
     parts = ["# Digests of the lines of the problem files' functions, without blanks: blanks.py.\n"]
@@ -187,4 +212,5 @@ def record(root: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(RECORD.write_text(record(RECORD.parents[2]), "utf-8") and None)
+    RECORD.write_text(record(RECORD.parents[2]), "utf-8")
+    LINES.write_text(record_lines(RECORD.parents[2]), "utf-8")

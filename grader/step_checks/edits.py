@@ -155,6 +155,9 @@ class Text(Source):
 
     def constants(self, node) -> Iterator[Edit]:
         parent = self.parents.get(node)
+        around = self.parents.get(parent) if isinstance(parent, ast.UnaryOp) else parent
+        if isinstance(around, ast.Call) and self.of(around.func).endswith("transpose"):
+            return  # of an axis with itself it does nothing, which is said of the whole call
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             yield self.expression("wrong-operator", node, self.of(node.operand),
                                   said="The minus sign should not be there.")
@@ -197,13 +200,17 @@ class Text(Source):
         if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
             cast = last in ("to", "type", "float", "half", "bfloat16", "double")
             id = "wrong-dtype" if cast else "wrong-function"
+            said = f"`{front}` must not be transposed here." * (last in ("transpose", "t"))
             for key in ((), ("casts", *map(self.of, node.args)))[:1 + cast]:  # or all of them
-                yield self.edit(id, node, front, node, -RANKS[id], key, f"`{last}`")  # remove it
+                yield self.edit(id, node, front, node, -RANKS[id], key, f"`{last}`", said)  # remove
             if isinstance(node.func.value, ast.Call) and last == "to":  # cast there and back
                 yield self.expression(id, node, front.rpartition(".to(")[0], node)
         elif len(node.args) == 1:
-            yield self.expression("wrong-axes" if last == "trans" else "wrong-function", node,
-                                  self.of(node.args[0]), node, part=f"`{last}`")
+            turned = last == "trans"
+            yield self.expression("wrong-axes" if turned else "wrong-function", node,
+                                  self.of(node.args[0]), node, part=f"`{last}`", said=(
+                                      f"`{self.of(node.args[0])}` must not be transposed here."
+                                      * turned))
         elif last in ("maximum", "minimum"):
             for one in node.args:
                 yield self.expression("one-too-many", node, self.of(one), node, 0.5,
@@ -214,7 +221,8 @@ class Text(Source):
 
     def axes(self, node) -> Iterator[Edit]:
         if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
-            yield self.expression("wrong-axes", node, self.of(node.value))
+            yield self.expression("wrong-axes", node, self.of(node.value), said=(
+                f"`{self.of(node.value)}` must not be transposed here."))
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             other = {":,None": "None, :", "None,:": ":, None", "...,None": "..., None, :"}.get(
                 self.of(node.slice).replace(" ", ""))
@@ -230,10 +238,12 @@ class Text(Source):
         if not self.is_operand(node) or isinstance(node, ast.Constant):
             return
         own, its = self.inner(node), self.kind(node)
-        if isinstance(parent, ast.Call) and self.of(parent.func).endswith(("dot", "matmul")) \
-                or isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
+        if (isinstance(parent, ast.Call) and self.of(parent.func).endswith(("dot", "matmul"))
+                or isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult)
+                ) and not re.search(r"^tl\.trans\(|transpose\([^()]*\)$|\.m?T$", self.of(node)):
             turned = f"tl.trans({self.of(node)})" if self.kernel else f"{own}.mT"
-            yield self.expression("wrong-axes", node, turned)
+            yield self.expression("wrong-axes", node, turned, said=(
+                f"`{self.of(node)}` must be transposed here."))
         if (its[:1] in ("1", "") or not self.kernel and its.endswith(" f")) and isinstance(
                 parent, ast.BinOp | ast.Compare):
             for index in ("[:, None]", "[None, :]") if self.kernel else ("[..., None]",):

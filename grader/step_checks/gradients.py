@@ -347,7 +347,17 @@ def sink_start(base: float = 2.0) -> StepSpec:
             def counts(logit: float):  # exp of what is far from 0 is 0 or inf
                 return lambda left: np.allclose(np.clip(logits(left.programs[0]), -160, 160),
                                                 np.clip(logit, -160, 160), 1e-5, 1e-5)
-            return {id: counts(logit(sink, SCALE)) for id, logit in named.SINK_LOGITS.items()}
+
+            def untouched(left: Observed, *names: str) -> bool:
+                start, given = {"m_i": -np.inf, "l_i": 0}, left.programs[0]
+                return all((given[name] == value).all() == (name in names)
+                           for name, value in start.items())
+            return {id: counts(logit(sink, SCALE)) for id, logit in named.SINK_LOGITS.items()} | {
+                "sink-logits-ignored": lambda left: untouched(left, "m_i", "l_i"),
+                ("sink-logit-wrong", "is not counted in l_i, which is still 0"):
+                    lambda left: untouched(left, "l_i"),
+                ("sink-logit-wrong", "is not in m_i, which is still -inf"):
+                    lambda left: untouched(left, "m_i")}
 
         return Example(f"sink={sink}", {
             "sink": np.float32(sink), "m_i": np.full(M, -np.inf, np.float32),

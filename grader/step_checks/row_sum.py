@@ -233,8 +233,8 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
                 if got is not None:
                     return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
                                   "got a tensor.", "This is advice, and costs no points: see "
-                                  "ctx.needs_input_grad."), name=name, want="None",
-                                 got="a tensor")
+                                  "ctx.needs_input_grad."), id="gradient-not-needed", name=name,
+                                 want="None", got="a tensor")
             elif found := difference(name, got, value, 1e-4):
                 return found
         for kernel, grid in launched.items():
