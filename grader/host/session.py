@@ -175,7 +175,7 @@ class Session:
 
     def step(self, request: dict) -> list:
         """Run one blank of the file on its own.  -> the unchecked answers of worker/run_step.py,
-        one per example."""
+        for each text one per example."""
         reply, _ = self.request({"op": "step", **request}, "case")
         return reply.get("examples")
 

@@ -35,6 +35,7 @@ class StepCheck:
         rule    what it breaks, "query i sees keys i - W + 1 ... i"
         place   where it is, "problem_1.py:95"
         change  what is wrong in that line
+        untried  that the search for what is wrong ended early, and how to search on
         evidence  given, expected and got in numbers, a mask or tiles: step_checks/evidence.py
     shown: the whole of what is wrong, for --step; example: the numbers that were given, by name.
     """
@@ -50,6 +51,7 @@ class StepCheck:
     rule: str = ""
     place: str = ""
     change: str = ""
+    untried: str = ""
     shown: tuple[str, ...] = ()
     example: dict[str, int] = field(default_factory=dict)
     evidence: dict = field(default_factory=dict)
@@ -64,14 +66,15 @@ class StepCheck:
                 for line in self.seen]
         if quoted:  # what crashed quotes the line, too, and guesses
             guess = (rf"(: ({re.escape(quoted)}|either the mask is missing.*)"
-                     r"|\. Try: make the shapes.*)$")
+                     r"|\. Try: (make the shapes|tl.dot needs).*)$")
             seen = [re.sub(guess, ".", line, flags=re.M) for line in seen]
         if self.given and seen:
             end = "" if seen[0].endswith((".", "?")) else "."
             seen[0] += f"{end} Given: {self.given}."
         lines = (*[f"{self.says}."] * bool(self.says),
                  *[self.change] * bool(self.change and not known), *seen,
-                 *[f"the rule: {self.rule}."] * bool(self.rule))
+                 *[f"the rule: {self.rule}."] * bool(self.rule),
+                 *[self.untried] * bool(self.untried))
         return (f"{self.place}: " * bool(self.place) + lines[0], *lines[1:]) if lines else ()
 
     def as_dict(self) -> dict:

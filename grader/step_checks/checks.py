@@ -6,18 +6,21 @@ uses names that another blank makes, or the worker could not run it.
 
 import concurrent.futures
 import contextlib
-import itertools
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault
+from grader.host.clock import times
 from grader.host.options import Options, open_session
 from grader.host.session import Session
+from grader.report import overview
 from grader.report.results import BLANK, NONE, RAISE_LEFT, RIGHT, WRONG, StepCheck, unlit
 from grader.step_checks import earlier, evidence, named, repair
 from grader.step_checks.blanks import Blanks
@@ -27,14 +30,13 @@ from grader.text import syntax_tree
 
 PLACED = 3  # the most red steps whose mistake is searched for by changes
 TRIES = 100  # the most changes of a step whose mistake has a name, to find its line
+SEARCH_SECONDS = 20.0  # of CPU time for the search in one step, which mostly ends by its MOST
+THOROUGH = 10  # --step searches so many times longer
 # Names that do not say where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
              "alpha-in-another-base")
-SEARCH_SECONDS = 2.5  # how long a red step waits for the search before it is shown,
-UNNAMED_SECONDS = 15.0  # and one of which nothing else says what is wrong
 REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
-ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
 
 
@@ -44,7 +46,8 @@ class Unasked(Exception):
 
 class StepChecks:
     """Use it in a `with` around the cases of a stage.  result() waits for the checks, explained()
-    also for the search, which may add a line on what is wrong.  only: check one step alone."""
+    also for the search, which may add a line on what is wrong.  Neither looks at the clock: a busy
+    machine says the same as an idle one, but later.  only: check one step alone."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission,
                  only: str = ""):
@@ -70,7 +73,7 @@ class StepChecks:
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
         if not why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-            self.runner = Runner(self.stage, self.options, self.file)
+            self.runner = Runner(self.stage, self.options, self.file, bool(self.only))
             if self.options.graded is not None:
                 before = self.options.graded.get(self.stage.number)
                 self.runner.first = changed(self.file, before)
@@ -84,11 +87,8 @@ class StepChecks:
         self.stack.close()
 
     def shown(self, reporter) -> list[dict]:
-        """Show result(), or explained() if that is ready soon.  -> what was shown, for the JSON."""
-        found = self.result()
-        red = next((check for check in found if check.light == WRONG), None)
-        seconds = UNNAMED_SECONDS if red and not (red.says or red.change) else SEARCH_SECONDS
-        if self.searched and concurrent.futures.wait([self.searched], seconds).done:
+        """Show explained().  -> the same for the JSON."""
+        with reporter.working(self.stage, "running the steps on their own"):
             found = self.explained()
         self.steps = [step.as_dict() for step in found] or unlit(self.file)
         reporter.show_steps(self.stage, self.steps, self.why)
@@ -96,7 +96,7 @@ class StepChecks:
 
     def as_dicts(self) -> list[dict]:
         """explained(), for the JSON."""
-        return [step.as_dict() for step in self.explained()] or unlit(self.file)
+        return self.steps or unlit(self.file)
 
     def endless(self) -> bool:
         """Whether a step that never ends has been found so far."""
@@ -111,29 +111,31 @@ class StepChecks:
 
     def result(self) -> list[StepCheck]:
         """One per step, in the order of the file."""
-        return self._of(self.found)
-
-    def explained(self) -> list[StepCheck]:
-        """As result(), with what the search found."""
-        return self._of(self.searched)
-
-    def _of(self, future: concurrent.futures.Future | None) -> list[StepCheck]:
-        if future is None:
+        if self.found is None:
             return []
         try:
-            return future.result(ALL_SECONDS)
+            return self.found.result()
         except Exception as error:  # the cases go on, whatever happened here
             if getattr(error, "outcome", "") != "crashed":  # which the cases tell, too
                 self.why = ("the steps could not be run on their own "
                             f"({type(error).__name__}: {error})")
             return []
 
+    def explained(self) -> list[StepCheck]:
+        """As result(), with what the search found."""
+        if (found := self.result()) and self.searched.exception() is None:
+            return self.searched.result()
+        return found
+
 
 class Runner:
-    """Runs steps in a worker, which is replaced when a step ends it."""
+    """Runs steps in a worker, which is replaced when a step ends it.  thorough: search longer for
+    what is wrong with a step."""
 
-    def __init__(self, stage: Stage, options: Options, file: submission.Submission):
+    def __init__(self, stage: Stage, options: Options, file: submission.Submission,
+                 thorough: bool = False):
         self.stage, self.options, self.source = stage, options, file.source
+        self.times = THOROUGH if thorough else 1
         self.left_raises = file.left_raises
         self.blanks = Blanks(submission.decode(file.source), file.steps)
         self.session, self.closed = None, False
@@ -254,8 +256,11 @@ class Runner:
                 if found.id == "step-returns":
                     return self.at(replace(wrong, seen=()), found.id,
                                    *repair.returned(text, asked))
-                for remedied, other, line, words in repair.remedies(text, one.given, asked.leaves):
+                for remedied, other, line, words in repair.remedies(
+                        text, one.given, asked.leaves, self.blanks.functions):
                     if remedied != mistake and self.is_right(id, other, asked, examples):
+                        if remedied.startswith("argument-"):  # Python misses the last one instead
+                            wrong = replace(wrong, seen=())
                         return self.at(wrong, remedied, line, words)
                     if remedied == "whole-tensor":  # and there is another mistake
                         rest = self.of_answers(id, asked, ids, other, examples)
@@ -286,8 +291,9 @@ class Runner:
 
     def at(self, wrong: StepCheck, mistake: str, line: int, change: str) -> StepCheck:
         """The check of a step with a mistake in this line of which its text, not its numbers,
-        tells."""
-        return replace(wrong, mistake=mistake, says="", rule="", change=change,
+        tells, and so better than what the error suggests to try."""
+        seen = tuple(re.sub(r"\. Try: .*", ".", line, flags=re.DOTALL) for line in wrong.seen)
+        return replace(wrong, mistake=mistake, says="", rule="", change=change, seen=seen,
                        place=f"{self.stage.filename}:{line}")
 
     def placed(self, light: StepCheck) -> StepCheck:
@@ -306,14 +312,19 @@ class Runner:
         _, worst = min((examples[number].programs, number) for number, one in enumerate(found)
                        if one and not one.note)  # the quickest to run again
 
-        tries = iter(range(TRIES)) if is_named(light) else itertools.count()
+        most = TRIES if is_named(light) else repair.MOST * self.times
+        begun = self.cpu_seconds()
 
-        def wrong(text: str, some: list[Example]) -> list[frozenset[str]] | None:
-            if next(tries, None) is None:
-                return None
-            answers = self.ask(light.id, text, asked, some, repair.SECONDS)
-            if isinstance(answers, StepCheck):
-                return None
+        def enough(tried: int) -> bool:
+            return tried >= most or self.cpu_seconds() - begun > SEARCH_SECONDS * self.times
+
+        def wrong(texts: list[str], some: list[Example]) -> list[list[frozenset[str]] | None]:
+            answers = self.ask_all(light.id, texts, asked, some, repair.SECONDS)
+            if isinstance(answers, StepCheck):  # one of them ended the worker
+                return [None] if len(texts) < 2 else [wrong([text], some)[0] for text in texts]
+            return [names(one, some) for one in answers]
+
+        def names(answers: list[dict], some: list[Example]) -> list[frozenset[str]]:
             try:
                 return [_names(one, self.judge(one, asked, its), its) for one, its in zip(
                     some, map(observe, answers), strict=True)]
@@ -326,10 +337,10 @@ class Runner:
 
         if light.mistake == "zero-times-inf" and (told := alone("keep")).place:
             return told
-        change = repair.find(
+        change, ended_early = repair.find(
             text, asked, self.stage.filename, self.blanks.numbers,
             (worst, left[worst], found[worst].name),
-            [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
+            [_names(*one) for one in zip(examples, found, left, strict=False)], wrong, enough)
         if is_named(light):  # which says more than the change does
             if change is None:
                 return alone("h" if named.is_of_heads(light.mistake) else
@@ -337,9 +348,20 @@ class Runner:
             return light if change.makes or change.is_elsewhere_too else replace(
                 light, place=change.place)
         if change is None:
-            return light
+            return replace(light, untried=self.longer(light.id)) if ended_early else light
         return replace(light, mistake=light.mistake or change.id, place=change.place,
                        change=change.words)
+
+    def longer(self, id: str) -> str:
+        """What to say if the search for what is wrong in a step ended early."""
+        ask = "" if self.times > 1 else \
+            f": {overview.alone(id, Path('.'))} searches {THOROUGH} times longer"
+        return f"Not every likely cause was tried{ask}."
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds that this thread and the worker have used."""
+        there = self.session is not None and not self.session.gone
+        return time.thread_time() + (times(self.session.pid)[0] if there else 0.0)
 
     def earlier(self, id: str, mistake: str | None) -> str:
         """A sentence if the step is still the earlier one that it should differ from, or "" """
@@ -381,9 +403,16 @@ class Runner:
 
     def ask(self, id: str, text: str, asked: StepSpec, examples: list[Example], seconds: float = 0
             ) -> list[dict] | StepCheck:
-        """Run the step's examples.  seconds: CPU time for one example, if not the usual."""
-        request = {"text": text, "seconds": seconds or SECONDS, "kernel": asked.kernel,
-                   "asked": list(asked.leaves), "fakes": asked.fakes,
+        """Run the step's examples.  seconds: CPU time for one example of a changed step, whose
+        errors need no words."""
+        answers = self.ask_all(id, [text], asked, examples, seconds)
+        return answers if isinstance(answers, StepCheck) else answers[0]
+
+    def ask_all(self, id: str, texts: list[str], asked: StepSpec, examples: list[Example],
+                seconds: float = 0) -> list[list[dict]] | StepCheck:
+        """As ask(), of several texts."""
+        request = {"texts": texts, "seconds": seconds or SECONDS, "kernel": asked.kernel,
+                   "asked": list(asked.leaves), "fakes": asked.fakes, "explains": not seconds,
                    "examples": [one.request(asked.kernel) for one in examples]}
         if self.session is None or self.session.gone:
             self.session = None if self.closed else open_session(

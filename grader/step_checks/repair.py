@@ -5,6 +5,7 @@ again.  The student is told the place and the kind of the change, never the chan
 """
 
 import ast
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,9 +17,10 @@ from grader.step_checks.edits import Text
 from grader.step_checks.examples import Example, Observed, Pointer, StepSpec
 from grader.step_checks.sites import Source
 
-MOST = 500  # changes to try
+MOST = 500  # changes to try, of one step
 OTHERS = 100  # more to try after one that works, to see whether it is the only one
 SECONDS = 0.3  # CPU time for one change on one example
+TOGETHER = 8  # changes in one request
 WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-comparison": "The comparison operator is wrong.",
     "wrong-flag": "{0} has the wrong value.",
@@ -120,21 +122,111 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             said = f"{said[:-1]}, here and in line {' and '.join(map(str, alike))}{said[-1]}"
         yield Change(first.id, file, first.line, whole.quoted(first), first.part, said, (
             first.begin, first.end), first.tier, changed)
-        if len(seen) > MOST:
-            return
 
 
-def remedies(text: str, given: dict, leaves: tuple[str, ...]
+def remedies(text: str, given: dict, leaves: tuple[str, ...], functions: dict[str, list[str]]
              ) -> Iterator[tuple[str, str, int, str]]:
     """Of a step: id of a mistake, the text without it, its line, and what is said of it.
 
-    given: of an example.  The remedy is no secret here: it is Python's or Triton's, and not the
-    lesson's.
+    given: of an example.  functions: the arguments of the file's functions.  The remedy is no
+    secret here: it is Python's or Triton's, and not the lesson's.
     """
     source = Source(text, {}, leaves, "")
     yield from _of_a_kernel(source, given) if source.kernel else _of_pytorch(source, given)
     yield from _of_names(source, given)
     yield from _dropped(source, given)
+    yield from _of_ranges(source)
+    yield from _of_calls(source, given, functions)
+    yield from _of_blocks(source)
+
+
+def _of_ranges(source: Source) -> Iterator[tuple[str, str, int, str]]:
+    """An arange whose last argument is taken to be a length."""
+    nodes = [node for node in source.nodes if isinstance(node, ast.Call) and len(node.args) == 2
+             and source.of(node.func).endswith(".arange")
+             and source.of(node.args[0]) != "0" and source.of(node.args[0]) not in source.of(
+                 node.args[1])]
+    if nodes:
+        start, length = map(source.of, nodes[0].args)
+        meant = source.of(nodes[0]).replace(f"{start}, ", "0, " * source.kernel, 1)
+        yield "range-of-a-length", source.replaced([
+            part for node in nodes for part in (
+                (*[source.span(node)[0]] * 2, f"({source.of(node.args[0])} + "),
+                (*source.span(node.args[0]), "0"), (*[source.span(node)[1]] * 2, ")"))
+            ]), nodes[0].lineno, (
+            f"`{_short(source.of(nodes[0]))}` ends before {length}: the second argument is an end, "
+            f"not a length. Write {start} + {meant}")
+
+
+def _of_calls(source: Source, given: dict, functions: dict[str, list[str]]
+              ) -> Iterator[tuple[str, str, int, str]]:
+    """An argument that calls of a function of the file lack, or have too many."""
+    for name, arguments in functions.items():
+        calls = [node for node in source.nodes if isinstance(node, ast.Call)
+                 and source.of(node.func) == name]
+        if not calls:
+            continue
+        for at, missing in enumerate(arguments):
+            lacking = [node for node in calls if at <= len(node.args) and not any(
+                getattr(one, "id", getattr(one, "arg", "")) == missing for one in ast.walk(node))]
+            if missing in given and lacking:
+                after = lacking[0].args[at:at + 1]
+                yield "argument-missing", source.replaced([
+                    (*[source.span(node.args[at])[0]] * 2, f"{missing}, ") if at < len(node.args)
+                    else (*[source.span(node.args[-1])[1]] * 2, f", {missing}")
+                    for node in lacking if node.args]), lacking[0].lineno, (
+                    f"{missing} is missing in this call of {name}"
+                    + _and_in([node.lineno for node in lacking])
+                    + (f". It comes before `{source.of(after[0])}`." if after else "."))
+        first = calls[0]
+        for at, more in enumerate(first.args if len(first.args) > 1 else ()):
+            if all(at + 1 < len(node.args) and source.of(node.args[at]) == source.of(more)
+                   for node in calls):
+                yield "argument-too-many", source.replaced([
+                    (source.span(node.args[at])[0], source.span(node.args[at + 1])[0], "")
+                    for node in calls]), first.lineno, (
+                    f"`{source.of(more)}` is one argument too many in this call of {name}"
+                    + _and_in([node.lineno for node in calls]) + ".")
+
+
+def _and_in(lines: list[int]) -> str:
+    others = sorted({*lines[1:]} - {lines[0]})
+    return f", and in line {' and '.join(map(str, others))}" if others else ""
+
+
+def _of_blocks(source: Source) -> Iterator[tuple[str, str, int, str]]:
+    """Lines that are indented too far, or not far enough."""
+    rows = source.raw.decode().splitlines(keepends=True)
+
+    def moved(nodes: list[ast.stmt], by: int) -> str:
+        new = list(rows)
+        for at in range(nodes[0].lineno - 1, nodes[-1].end_lineno):
+            new[at] = " " * by + new[at] if by > 0 else new[at].removeprefix(" " * -by)
+        return "".join(new)
+
+    def said(nodes: list[ast.stmt], verb: str, block: ast.stmt) -> str:
+        kind = {ast.For: "the loop", ast.While: "the loop"}.get(type(block), "the block")
+        row = rows[nodes[0].lineno - 1].strip()
+        more = f", with what follows up to line {nodes[-1].end_lineno}," * (
+            nodes[-1].end_lineno > nodes[0].end_lineno)
+        return (f"`{row if len(row) <= 60 else row[:57] + '...'}`{more} {verb} {kind} of line "
+                f"{block.lineno}: it is indented {'too far' if 'not' in verb else 'too little'}.")
+
+    bodies = [source.body, *(body for node in source.nodes for field in ("body", "orelse")
+                             if isinstance(body := getattr(node, field, None), list))]
+    for body in bodies:
+        for number, block in enumerate(body):
+            if not isinstance(block, ast.For | ast.While | ast.If) or getattr(block, "orelse", ()):
+                continue
+            by = block.body[0].col_offset - block.col_offset
+            for at in range(1, len(block.body)):
+                some = block.body[at:]
+                yield "wrong-indentation", moved(some, -by), some[0].lineno, said(
+                    some, "must not stand in", block)
+            after = body[number + 1:]
+            for end in range(1, len(after) + 1):
+                yield "wrong-indentation", moved(after[:end], by), after[0].lineno, said(
+                    after[:end], "belongs in", block)
 
 
 def _dropped(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
@@ -222,6 +314,7 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
                 if isinstance(node, ast.Name) and node.id == name]), loop.lineno, (
                 f"The loop variable {name} overwrites the {name} that is needed later. Give it "
                 "another name.")
+    yield from _without_pointer(source, given)
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
@@ -233,6 +326,28 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
             "tl.load has mask= but no other=, so the masked elements are undefined. Write "
             "other=0.0. A GPU may read anything there, so this check reads NaN; the interpreter "
             "alone reads 0, so this may cost no points.")
+
+
+def _without_pointer(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """Offsets in place of addresses."""
+    pointers = [name for name, value in given.items() if isinstance(value, Pointer)]
+    made = {node.targets[0].id: node.value for node in source.nodes if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)}
+
+    def has_pointer(node, depth: int = 4) -> bool:
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        return any(isinstance(given.get(name), Pointer | tuple) for name in names) or bool(
+            depth and any(has_pointer(made[name], depth - 1) for name in names & made.keys()))
+
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and node.args and re.fullmatch(
+                r"tl\.(load|store)", source.of(node.func)) and not has_pointer(node.args[0]):
+            at = made.get(getattr(node.args[0], "id", None), node.args[0])
+            for pointer in pointers:
+                yield "offsets-only", source.replaced([
+                    (*source.span(at), f"{pointer} + {source.inner(at)}")]), at.lineno, (
+                    f"`{_short(source.of(at))}` is an offset, not an address: {pointer} + is "
+                    "missing.")
 
 
 def returned(text: str, asked: StepSpec) -> tuple[int, str]:
@@ -315,36 +430,47 @@ def line(text: str, leaves: tuple[str, ...], wrong: str, reads: str = "") -> int
 
 def find(text: str, asked: StepSpec, file: str, numbers: list[str],
          wrong: tuple[int, Observed, str], was: list[frozenset[str]],
-         ask: Callable[[str, list[Example]], list[frozenset[str]] | None]) -> Change | None:
+         ask: Callable[[list[str], list[Example]], list[list[frozenset[str]] | None]],
+         enough: Callable[[int], bool]) -> tuple[Change | None, bool]:
     """The change that makes a step exactly right; else one that makes some of its names right and
     the others no worse; else None.  If several of the same tier work, only what they have in common
-    is said.
+    is said.  -> it; whether the search ended before it had tried every change.
 
     text: the step's.  file: its name.  numbers: the file's global names that hold numbers.  wrong:
     the number of a wrong example, what the step left there, and the first wrong name.  was: the
-    wrong names in each example.  ask(text, examples) -> the same for a changed step; None if that
-    ended its worker.
+    wrong names in each example.  ask(texts, examples) -> the same for each changed step; None if
+    it ended its worker.  enough(n): whether n changes are enough.
     """
     (worst, left, name), examples = wrong, asked.examples()
     kinds = {given: kind(value) for given, value in examples[worst].given.items()}
     kinds |= dict.fromkeys(numbers, "number")
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
-    ends, partly, right, left_to_try = 0, None, [], OTHERS
-    for change in changes(text, kinds, asked.leaves, name, file, tuple(asked.fakes), left.error):
-        if right:
-            if change.tier != right[0].tier:
-                continue
-            left_to_try -= 1
-            if not left_to_try:
-                break
-        found = ask(change.text, [examples[worst]])
+    ends, partly, right, others, ended_early = 0, None, [], OTHERS, False
+
+    def tried() -> Iterator[tuple[Change, list[frozenset[str]] | None]]:
+        """Each change, and what is wrong with it in the worst example."""
+        nonlocal others, ended_early
+        waiting, number = changes(
+            text, kinds, asked.leaves, name, file, tuple(asked.fakes), left.error), 0
+        while some := list(itertools.islice(waiting, TOGETHER)):
+            if (ended_early := ends > 2 or enough(number)) or others < 1:
+                return
+            number += len(some)
+            if right:
+                some = [change for change in some if change.tier == right[0].tier][:others]
+                others -= len(some)
+            if some:
+                yield from zip(some, ask([change.text for change in some], [examples[worst]]),
+                               strict=True)
+
+    for change, found in tried():
         ends += found is None
-        if ends > 2:
-            break
+        if right and change.tier != right[0].tier:
+            continue
         if found is None or not found[0] < was[worst] or partly and found[0]:
             continue
-        everywhere = ask(change.text, examples) or []
+        everywhere = ask([change.text], examples)[0] or []
         if len(everywhere) < len(examples):
             continue
         if not any(everywhere):
@@ -358,4 +484,4 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
             partly = replace(change, makes=" and ".join(sorted(fixed)))
     # If a single name is wrong, exchanging two may work as well.
     right = [one for one in right if one.id != "names-exchanged"] or right
-    return right[0].among(right[1:]) if right else partly
+    return right[0].among(right[1:]) if right else partly, ended_early

@@ -1,10 +1,12 @@
 """StepChecks: green for what is right, in any arrangement; red for the step that is wrong,
 alone."""
 
+import contextlib
 import io
 import json
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -274,7 +276,7 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
     (3, "3.2", "    for start_n in range(0, whole, BLOCK_N):\n", "    start_n = 0\n"
      "    while start_n < whole:\n", "always for the same tile: start_n never grows"),
     (6, "6.4", "start_n, N, window_size,", "start_n, N,",
-     "start_n, N, window_size, scale_log2e, D, BLOCK_N, MASKED: compare your call with this list"),
+     "window_size is missing in this call of _attend. It comes before `scale * LOG2E`."),
 ])
 def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, old, new, said):
     assert old in solved(stage)
@@ -354,7 +356,10 @@ INTERIOR = """\
     (8, "keep = key <= query if CAUSAL else key < N", "keep = key <= query", "always-causal"),
     (5, "h // (HQ // HKV)", "h", "heads-not-mapped"),
     (5, "h // (HQ // HKV)", "0", "one-kv-head-for-all"),
-    (9, "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i)", "sink-logits-ignored"),
+    (9, "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i)", "sink-logit-wrong"),
+    (9, "tl.zeros_like(m_i) + sink * LOG2E", "m_i", "sink-logit-wrong"),
+    (9, "m_i = tl.zeros_like(m_i) + sink * LOG2E\n        l_i = tl.zeros_like(l_i) + 1.0",
+     "m_i = m_i + 0.0", "sink-logits-ignored"),
     (9, "tl.zeros_like(m_i) + sink * LOG2E", "tl.zeros_like(m_i) + sink", "sink-logit-wrong"),
 ])
 def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old, new, id):
@@ -386,7 +391,8 @@ def test_an_error_of_the_machine_makes_no_step_red(monkeypatch):
 def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
     monkeypatch.setattr(run_step.crashes, "_old_interpreter", lambda: old)
     text = "def step():\n    raise TypeError('only 0-dimensional arrays can be converted')\n"
-    request = {"text": text, "seconds": 5.0, "kernel": False, "asked": [], "fakes": {},
+    request = {"texts": [text], "seconds": 5.0, "kernel": False, "asked": [], "fakes": {},
+               "explains": True,
                "examples": [{"given": {}, "memory": {}, "programs": 1, "read": []}]}
     (tmp_path / "problem_1.py").write_text(text, "utf-8")
     worker = SimpleNamespace(module=SimpleNamespace(), path=str(tmp_path / "problem_1.py"),
@@ -395,7 +401,7 @@ def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
         with pytest.raises(TypeError, match="only 0-dimensional"):
             run_step.run(worker, request)
     else:
-        assert "error" in run_step.run(worker, request)[0]
+        assert "error" in run_step.run(worker, request)[0][0]
 
 
 def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_lights():
@@ -514,7 +520,8 @@ def test_a_comment_or_another_layout_does_not_change_the_surroundings():
     ("scale,\n    D: tl.constexpr, BLOCK_D", "scale, D: tl.constexpr, BLOCK",
      "line 88, `def _fwd_kernel(`, is not as given"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)", "    acc = tl.zeros([BLOCK_M, BLOCK_D])",
-     "line 110, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given"),
+     "line 110, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given: it was `acc = tl.zeros("
+     "[BLOCK_M, BLOCK_D], tl.float32)`"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)\n", "",
      'a given line is missing above line 110, `l_i, m_i = tl.zeros(')])
 def test_what_was_changed_around_a_step_is_said(old, new, said):
@@ -535,6 +542,8 @@ def test_the_starter_has_the_surroundings_of_the_solved_file():
 def test_the_record_of_the_surroundings_is_that_of_the_problem_files():
     assert blanks.RECORD.read_text("utf-8") == blanks.record(ROOT), \
         "python -m grader.step_checks.blanks writes it anew"
+    assert blanks.LINES.read_text("utf-8") == blanks.record_lines(ROOT)
+    assert not any("BEGIN SOLUTION" in line for line in blanks.given_lines().values())
 
 
 def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
@@ -653,8 +662,8 @@ def test_a_mistake_with_a_name_has_its_line_too_and_its_words_are_those_of_the_n
 
 
 def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, monkeypatch):
-    monkeypatch.setattr(repair, "find", lambda *_: repair.Change(
-        repair.PLACE, "problem_3.py", 1, "", "", "", (0, 0), 0, "", is_elsewhere_too=True))
+    monkeypatch.setattr(repair, "find", lambda *_: (repair.Change(
+        repair.PLACE, "problem_3.py", 1, "", "", "", (0, 0), 0, "", is_elsewhere_too=True), False))
     source = solved(3).replace('s = tl.where(keep, s, float("-inf"))', "s = s * keep")
     assert lights(source, 3)["3.4"].place == ""
 
@@ -679,6 +688,12 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (1, "key[None, :] > query[:, None]", "key > query",
      "The axes are wrong in this line, or in line 84."),
     (1, " - shift[..., None])", " - shift)", "The axes are wrong."),
+    (8, "dv = tl.dot(p_t.to(do.dtype), do, dv)", "dv = tl.dot(tl.trans(p_t).to(do.dtype), do, dv)",
+     "`p_t` must not be transposed here."),
+    (8, "dk = tl.dot(ds_t.to(q.dtype), q, dk)", "dk = tl.dot(tl.trans(ds_t.to(q.dtype)), q, dk)",
+     "`ds_t.to(q.dtype)` must not be transposed here."),
+    (3, "s = tl.dot(q, tl.trans(k))", "s = tl.dot(q, k)", "`k` must be transposed here."),
+    (1, "s = q @ k.transpose(-1, -2)", "s = q @ k", "`k` must be transposed here."),
     (1, "(do_tile @ v_tile.tr", "(do_tile * v_tile.tr", "`*` is the wrong operator."),
     (3, "tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)",
      "tl.load(ptrs)", "mask= is missing or wrong."),
@@ -790,11 +805,13 @@ def test_of_several_changes_that_make_a_step_right_only_what_holds_of_all_is_sai
     given = {"x": 1, "y": 2, "z": 3}
     asked = StepSpec(("keep",), lambda: [Example("", given, lambda left: None)])
 
-    def ask(text, examples):
-        return [frozenset() if any(one in text for one in right) else frozenset(["keep"])]
+    def ask(texts, examples):
+        return [[frozenset() if any(one in text for one in right) else frozenset(["keep"])]
+                for text in texts]
 
-    change = repair.find(BESIDE, asked, "problem_3.py", [], (0, Observed([given], [], {}), "keep"),
-                         [frozenset(["keep"])], ask)
+    change, _ = repair.find(
+        BESIDE, asked, "problem_3.py", [], (0, Observed([given], [], {}), "keep"),
+        [frozenset(["keep"])], ask, lambda tried: False)
     assert (change.id, f"{change.line}: {change.words}") == (id, said)
 
 
@@ -998,7 +1015,37 @@ def test_what_no_single_change_mends_is_told_as_it_was_seen(with_changes, monkey
                                "p = tl.cos(s) * 0.3 + 0.1")
     light = lights(source, 3)["3.5"]
     assert (light.light, light.mistake) == ("wrong", None)
-    assert light.lines[-1].startswith("l_i[")
+    assert light.lines[-2].startswith("l_i[") and light.lines[-1] == (
+        "Not every likely cause was tried: python autograder.py --step 3.5 searches 10 times "
+        "longer.")
+
+
+def test_a_search_that_tried_everything_does_not_say_that_more_exists(with_changes):
+    light = lights(solved(4).replace("keep = key <= query", "keep = key < key"), 4)["4.6"]
+    assert light.light == "wrong" and not light.says and not light.untried
+
+
+def test_step_searches_longer_than_a_run_of_the_stage(with_changes, monkeypatch):
+    monkeypatch.setattr(repair, "MOST", 8)
+    source = solved(3).replace("(start + i < N)", "(i < N)")
+    assert lights(source, 3)["3.7"].untried
+    one = Runner(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(source, 3), thorough=True)
+    one.times = 100
+    with contextlib.closing(one):
+        light = next(light for light in one.lights("3.7") if light.id == "3.7")
+    assert light.change == "`i < N`. start is missing." and not light.untried
+
+
+def test_a_busy_machine_changes_nothing_of_what_a_search_finds(with_changes, monkeypatch):
+    source = solved(4).replace("num_tiles - 1 - tl", "num_tiles - tl")
+    idle = lights(source, 4)["4.1"]
+    step = Session.step
+
+    def late(session, request):  # each request waits as it would beside many other processes
+        time.sleep(0.1)
+        return step(session, request)
+    monkeypatch.setattr(Session, "step", late)
+    assert idle.change and lights(source, 4)["4.1"] == idle
 
 
 def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right(

@@ -7,6 +7,8 @@ from tests.step_checks.blanks import lights, solved
 INF = 'float("-inf")'
 DROPPED = "s = s.masked_fill("
 STORE = "tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])"
+DIAGONAL = solved(4)[solved(4).index("    for start_n in range(start_m, start_m +"):].partition(
+    "    # END")[0]
 SLIPS = [
     # a dtype
     (1, "1.1", "s = q @ k", "s = q.half() @ k.half()", "s is float16: keep it in float32."),
@@ -65,6 +67,25 @@ SLIPS = [
      "`outer` is counted from the tile's youngest key"),
     (9, "9.16", "tl.minimum(inner - 1 + window_size", "tl.minimum(start_n + window_size",
      "`last` is counted from the tile's oldest key"),
+    # lengths and offsets in place of ends and addresses
+    (1, "1.1", "start_m + torch.arange(q.shape[-2], device", "torch.arange(start_m, q.shape[-2], "
+     "device", "ends before q.shape[-2]: the second argument is an end, not a length. Write "
+     "start_m + torch.arange(q.shape[-2], device=q.device)"),
+    (2, "2.4", "dx_ptr + offs_m", "offs_m", "is an offset, not an address: dx_ptr + is missing."),
+    (2, "2.2", "x_ptr + offs_m", "offs_m", "is an offset, not an address: x_ptr + is missing."),
+    (3, "3.8", "ptr + (bh", "(bh", "is an offset, not an address: ptr + is missing."),
+    # calls with too few or too many arguments, and lines at the wrong depth
+    (6, "6.4", "start_n, N, window_size,", "start_n, N,", "window_size is missing in this call of"),
+    (8, "8.15", "k, v, q_head, do_head,", "k, v, do_head,", "q_head is missing in this call of"),
+    (3, "3.3", "N, D)", "N)", "D is missing in this call of _store."),
+    (5, "5.2", "k_strides, b, kv_head", "k_strides, kv_head", "b is missing in this call of _head"),
+    (4, "4.2", "query, start_n, N,", "query, start_n, start_n, N,",
+     "`start_n` is one argument too many in this call of _attend"),
+    (4, "4.2", DIAGONAL, DIAGONAL.replace("    ", "        ", 1).replace("\n    ", "\n        "),
+     "must not stand in the loop of line 77: it is indented too far."),
+    # the sink's own weight
+    (9, "9.3", "l_i = tl.zeros_like(l_i) + 1.0", "pass", "is not counted in l_i, which is still 0"),
+    (9, "9.3", "m_i = tl.zeros_like(m_i) + sink * LOG2E", "pass", "is not in m_i, which is still"),
     # shapes
     (8, "8.9", "axis=1)", "axis=1, keep_dims=True)", "addresses, mask and values need the same"),
     (8, "8.9", "tl.float32), axis=1)", "tl.float32), axis=0)", "delta[0]: want"),

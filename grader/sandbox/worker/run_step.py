@@ -1,8 +1,9 @@
 """Runs one blank of the file on its own: takes values in, returns the values it leaves.
 
-The request's text is a function `step` made of the file's own lines, with their line numbers, so
-that an error names the student's line.  It runs with the imported file's names, and calls its
-functions, except for those that the request replaces by fakes, which record their arguments.
+Each of the request's texts is a function `step` made of the file's own lines, with their line
+numbers, so that an error names the student's line.  It runs with the imported file's names, and
+calls its functions, except for those that the request replaces by fakes, which record their
+arguments.
 
 A value is a number, None, or one of these:
 
@@ -63,23 +64,29 @@ class Memory:
 
     def place(self, addresses: np.ndarray) -> tuple[str, np.ndarray]:
         """The memory that holds these addresses, or is next to them; where in it, in elements."""
-        middle = int(np.median(addresses.astype(np.int64)))
+        addresses = addresses.astype(np.int64)
+        middle = int(np.median(addresses)) if addresses.size > 1 else int(addresses.flat[0])
         name = min(self.arrays, key=lambda name: abs(
             middle - self.address(name, self.arrays[name].size // 2)), default="")
         if not name:
-            return "", addresses.astype(np.int64)
+            return "", addresses
         array = self.arrays[name]
-        return name, (addresses.astype(np.int64) - array.ctypes.data) // array.itemsize
+        return name, (addresses - array.ctypes.data) // array.itemsize
 
 
-def run(worker, request: dict) -> list[dict]:
-    """-> for each example {"programs": [name -> value], "calls", "memory", "changed": the given
-    PyTorch tensors that it changed in place}, or {"error"} from crashes.explain()."""
-    with _shown(worker.path, request["text"]):
-        return _run(worker, request)
+def run(worker, request: dict) -> list[list[dict]]:
+    """-> for each text and each example {"programs": [name -> value], "calls", "memory",
+    "changed": the given PyTorch tensors that it changed in place}, or {"error"} from
+    crashes.explain(); if the request's "explains" is False, without words, because finding them
+    takes longer than the step."""
+    answers = []
+    for text in request["texts"]:
+        with _shown(worker.path, text):
+            answers.append(_run(worker, request, text))
+    return answers
 
 
-def _run(worker, request: dict) -> list[dict]:
+def _run(worker, request: dict, text: str) -> list[dict]:
     namespace = dict(vars(worker.module))
     originals = {name: namespace.get(name) for name in request["fakes"]}
     left: list[dict] = []
@@ -89,7 +96,7 @@ def _run(worker, request: dict) -> list[dict]:
         namespace = {"triton": triton, "tl": tl} | namespace
     namespace["_leave"] = lambda names: left.append(
         {name: names[name] for name in request["asked"] if name in names})
-    exec(compile(request["text"], worker.path, "exec"), namespace)
+    exec(compile(text, worker.path, "exec"), namespace)
     function = namespace["step"]
     if request["kernel"]:
         function.rewrite()
@@ -118,7 +125,7 @@ def _run(worker, request: dict) -> list[dict]:
                 "memory": {name: pack_array(memory.arrays[name]) for name in example["read"]}})
         except Endless as error:
             line = next(iter(crashes.lines_of(error, worker.path)[::-1]), None)
-            sentence = str(error) + _unchanged(request["text"], line) * ("grows" not in str(error))
+            sentence = str(error) + _unchanged(text, line) * ("grows" not in str(error))
             answers.append({"error": {"id": "timeout", "sentence": sentence, "line": line,
                                       "column": None}})
         except Misused as error:
@@ -126,6 +133,9 @@ def _run(worker, request: dict) -> list[dict]:
             id, said = error.args
             answers.append({"error": {"id": id, "sentence": said, "line": line, "column": None}})
         except BaseException as error:
+            if not request["explains"]:
+                answers.append({"error": {"id": "", "sentence": "", "line": None, "column": None}})
+                break
             found = crashes.explain(error, worker.path, "in this step")
             if found["outcome"] == "skipped":  # not the step's fault
                 raise
@@ -193,6 +203,12 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
     if kind in ("dx", "dw"):
         return _Launched(name, original.fn, kind, calls)
     signature = inspect.signature(getattr(original, "fn", original))
+    known: dict[int, tuple] = {}  # values told before, which no kernel can change
+
+    def told(value):
+        if id(value) not in known:
+            known[id(value)] = value, _told(value, memory)
+        return known[id(value)][1]
 
     def called(*args, **kwargs):
         kwargs.pop("_semantic", None)
@@ -202,7 +218,7 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
         if number >= CALLS:
             raise Endless(f"it calls {name} more than {CALLS} times" + _standing(calls[-9:]))
         calls.append({"function": name, "arguments": {
-            key: _told(value, memory) for key, value in bound.arguments.items()}})
+            key: told(value) for key, value in bound.arguments.items()}})
         if kind == "store":
             return _store(memory, **bound.arguments)
         results = [hooks.tile(np.full(hooks.numbers(given[key]).shape, 3.0 * number + i + 1,
@@ -336,12 +352,15 @@ class _Launched:
 # --------------------------------------------------------------------- limits
 @contextmanager
 def _shown(path: str, text: str):
-    """Within this block, inspect and linecache read this text as the file's."""
-    real = linecache.cache.get(path)
+    """Within this block, inspect and linecache read this text as the file's.  Its function ends
+    where the text does, which inspect would find out by reading it token by token, three times."""
+    real, block = linecache.cache.get(path), inspect.getblock
     linecache.cache[path] = len(text), None, list(io.StringIO(text)), path
+    inspect.getblock = lambda rows: rows if rows[0] == "@triton.jit\n" else block(rows)
     try:
         yield
     finally:
+        inspect.getblock = block
         linecache.cache.pop(path)
         if real is not None:
             linecache.cache[path] = real
