@@ -152,23 +152,23 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     add("--watch", "grade again whenever a file is saved, up to the first wrong case")
     add("--quick", "standard cases only")
     add("--hint STEP", "print the next hint for a step, say 4.2")
-    add("--step STEP", "ask one step alone, say 3.5, and print an example that it fails",
+    add("--step STEP", "run one step on its own, say 3.5, and print an example that it fails",
         default="")
-    add("--case NAME", "ask this one case only, by the name a failing report gives", default="")
-    add("--seed N", "the inputs of an earlier run once more")
+    add("--case NAME", "run only this case, by the name that a failing report gives", default="")
+    add("--seed N", "use the inputs of an earlier run again")
     add("--show", "draw the attention matrix that the first wrong case really uses")
     add("--plot FILE", "write that drawing there, as an .svg file")
     add("--submit", "also write submission.zip, to hand in: the files and this report")
     add("--no-benchmark", "do not time anything")
-    add("--page FILE", "a page with pictures: with --watch in the browser, beside the editor; or "
-        "written to this .html file", nargs="?", const=Path(""))
+    add("--page FILE", "a page with pictures: with --watch live in the browser, or written to "
+        "this .html file", nargs="?", const=Path(""))
     add("--profile", "on a GPU: where the time of your kernels goes, and what to try")
     add("--doctor", "what this machine can run, and what to install")
-    add("--verbose", "a line for every case, what it printed, and what held the files")
+    add("--verbose", "a line for every case, what it printed, and what restrictions were in force")
 
-    grading = parser.add_argument_group("for those who grade")
+    grading = parser.add_argument_group("for instructors")
     add = functools.partial(add_option, grading)
-    add("--json FILE", "write the results there too, whole after every problem")
+    add("--json FILE", "write the results there too, rewritten after every problem")
     add("--timeout S", "seconds for one call of the code (default: 60)", default=60.0)
     add("--stage-timeout S", "seconds for all that is asked of one file (default: 600)",
         default=600.0)

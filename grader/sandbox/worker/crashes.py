@@ -42,8 +42,8 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "only check constexprs: declare the argument as tl.constexpr, or check it before the launch"),
     (r"both operands must be same dtype", "dot-dtypes", "both operands of tl.dot need the same "
      "dtype: convert one, as in p.to(v.dtype)"),
-    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "every side of "
-     "tl.dot must be 16 or more: pad the tile with zeros, or use a larger one"),
+    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "the axis "
+     "that tl.dot sums over must be 16 or more: pad it with zeros, or use a larger tile"),
     (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
      "make the shapes of these two tiles match: x[:, None] is a column, x[None, :] a row"),
     (r"must match the size of tensor", "shapes-do-not-broadcast", "make the shapes of these two "
