@@ -1,7 +1,7 @@
 """Finds a red step's mistake: the one change of the student's own text that makes it right.
 
 Nothing here knows a solution.  The text is changed as edits.py says and run on the step's examples
-again.  The student is told the place and the kind of the change, never the change itself.
+again.  The student is told the place, and what is wrong or missing there.
 """
 
 import ast
