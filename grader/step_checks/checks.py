@@ -354,7 +354,7 @@ class Runner:
 
     def longer(self, id: str) -> str:
         """What to say if the search for what is wrong in a step ended early."""
-        ask = "" if self.times > 1 else \
+        ask = "" if self.times > 1 or id.startswith("W") else \
             f": {overview.alone(id, Path('.'))} searches {THOROUGH} times longer"
         return f"Not every likely cause was tried{ask}."
 
