@@ -9,13 +9,9 @@ from tools import transcript
 NUMBER = re.compile(r"\d+\.\d+|\d+")
 
 
-# Shown with a named mistake if the search for it ends in time.
-PLACE = re.compile(r"(?<=^✗ step 4\.\d: )problem_4\.py:\d+: (?=\w)", re.MULTILINE)
-
-
 def apart(text: str) -> tuple[list[str], list[float]]:
     """Words and numbers of what is not the clock's: times, date and versions are left out."""
-    text = transcript.WHEN.sub("", re.sub(r"\d+\.\d s,", "", PLACE.sub("", text)))
+    text = transcript.WHEN.sub("", re.sub(r"\d+\.\d s,", "", text))
     return NUMBER.split(text), [float(number) for number in NUMBER.findall(text)]
 
 
