@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 VERSION = $(shell sed -n 's/^version: //p' CITATION.cff)
 
-.PHONY: grade test test-slow attacks guide lint release clean
+.PHONY: grade test test-course test-slow attacks guide lint release clean
 
 grade: .venv/.installed
 	$(BIN)/python autograder.py
@@ -12,6 +12,10 @@ grade: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/python -m pytest -n auto
+
+# Without the tests of sink_attn, of its use in models and of the benchmarks.
+test-course: .venv/.installed
+	$(BIN)/python -m pytest -n auto --ignore tests/kernels
 
 # What takes minutes and guards no user's path: every kernel compiled, a share of the catalogue.
 test-slow: .venv/.installed

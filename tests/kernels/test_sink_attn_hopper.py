@@ -22,7 +22,7 @@ from tests.kernel_checks import place
 
 attention = functools.partial(sink_attn.attention, kernel="gluon")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TRITONS = ["", *filter(None, os.environ.get("SINK_ATTN_TRITON", "").split(os.pathsep))]
 SHARED = {("_fwd_kernel", 128): 196900, ("_fwd_kernel", 64): 164164,
           ("_bwd_kernel", 128): 214400, ("_bwd_kernel", 64): 231808}

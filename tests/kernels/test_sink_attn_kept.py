@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sink_attn import kept
-from tests.test_sink_attn_hopper import TRITONS, in_a_process
+from tests.kernels.test_sink_attn_hopper import TRITONS, in_a_process
 
 # A process that pretends to have a Hopper GPU, whose launches end at the driver.
 TWICE = """

@@ -37,7 +37,7 @@ import sink_attn  # noqa: E402
 from sink_attn import transformers_attention as attention  # noqa: E402
 from sink_attn.transformers_attention import NAME, course_mask, same_function  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 N, WINDOW, VOCABULARY = 70, 17, 64
 LIMIT = 5e-2 if torch.cuda.is_available() else 1e-4  # a GPU multiplies float32 in TF32
 

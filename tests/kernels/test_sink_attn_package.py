@@ -19,7 +19,7 @@ import sink_attn
 from tools import hub_kernel
 from tools.sink_attn_resources import SHARED_BYTES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MODULES = {f"sink_attn/{path.name}" for path in (ROOT / "sink_attn").glob("*.py")}
 TRY = """
 import sys

@@ -16,7 +16,7 @@ import reference
 import sink_attn
 from sink_attn import entry, policy
 
-RESULTS = Path(__file__).parents[1] / "benchmarks/results"
+RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 BEHIND = 1.03  # times the better kernel's time: what a pick may take at most
 MASKS = [
     dict(is_causal=False), dict(), dict(window_size=100), dict(window_size=150, sink_size=4),

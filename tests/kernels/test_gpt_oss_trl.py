@@ -118,7 +118,7 @@ def test_a_step_is_that_of_eager_on_each_sequence_alone(layout, tmp_path):
 
 
 def test_the_lines_of_the_readme_train(tmp_path, monkeypatch):
-    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     (lines,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
     if not torch.cuda.is_available():  # Triton's interpreter has no bfloat16
         options = "bf16=False, use_cpu=True"

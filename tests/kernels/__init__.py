@@ -1,0 +1,1 @@
+"""sink_attn, models that use it, and the benchmarks: what the course itself does not need."""
