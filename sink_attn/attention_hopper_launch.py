@@ -110,7 +110,7 @@ def backward(
         strides = do.stride()[:3]
         kept.launch(
             (_prepare_kernel, kind, sinks is not None and (sinks.dtype, sinks.data_ptr() % 16),
-             dlse is not None and dlse.data_ptr() % 16, *((s % 16, s >> 31) for s in strides)),
+             None if dlse is None else dlse.data_ptr() % 16, *((s % 16, s >> 31) for s in strides)),
             _prepare_kernel, (blocks * B * HQ, 1, 1),
             o, do, dlse, lse, lse_log2, delta, dq_sum, sinks, dsinks, N, HQ, rows, *strides, D,
             num_warps=4,

@@ -8,7 +8,7 @@ import torch
 
 import reference
 import sink_attn
-from sink_attn import entry, policy
+from sink_attn import attention_hopper_launch, entry, kept, policy
 from tests import kernel_checks
 
 # Every pair of values of two axes meets in some case.
@@ -195,6 +195,18 @@ def test_fake_tensors_have_the_shape_and_dtype_of_lse(device):
         assert (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
 
 
+def test_a_kept_gluon_launch_tells_a_gradient_of_lse_from_none(monkeypatch):
+    launched = []
+    monkeypatch.setattr(kept, "launch", lambda key, *args, **options: launched.append(key))
+    monkeypatch.setattr(kept, "describe", lambda *args: None)
+    *leaves, _, do, dlse = _inputs(64, D=64, dtype=torch.float16)
+    q, k, v = (x.detach() for x in leaves)
+    for given in (None, dlse, dlse.flatten()[1:]):  # 16 bytes, and 4, from a border
+        attention_hopper_launch.backward(q, k, v, None, q, dlse, do, True, 0.1, dlse=given)
+    first = launched[::len(launched) // 3]
+    assert len(set(first)) == len(first) == 3
+
+
 # -------------------------------------------------------------------- on a GPU
 def _drawn(seed: int) -> tuple[dict, dict]:
     draw = random.Random(seed)
@@ -232,6 +244,21 @@ class TestOnAGpu:
                            dtype=torch.bfloat16, layout="strided", through=through)
             worst = _worst(setting, "cuda", kernel="gluon", deterministic=deterministic)
             assert all(error <= 1 for error in worst.values()), (setting, worst)
+
+    @pytest.mark.parametrize("kernel", ["triton", "gluon"])
+    @pytest.mark.parametrize("asked", [(False, True), (True, False)], ids=str)
+    def test_what_is_kept_of_a_call_does_not_lose_lse_s_gradient_in_the_next(self, kernel, asked):
+        if kernel == "gluon" and (reason := entry.no_gluon(torch.device("cuda", 0))):
+            pytest.skip(reason)
+        *leaves, _, do, dlse = _inputs(200, D=64, dtype=torch.bfloat16, device="cuda")
+        kept.forget()
+        for with_lse in asked:
+            o, lse = sink_attn.attention(*leaves, return_lse=True, kernel=kernel)
+            outputs, back = ([o, lse], [do, dlse]) if with_lse else ([o], [do])
+            got = [o, lse, *torch.autograd.grad(outputs, leaves, back)]
+            want = _truth(*leaves, None, do, dlse if with_lse else None, is_causal=True)
+            worst = _errors(got, want, LIMITS[torch.bfloat16])
+            assert all(error <= 1 for error in worst.values()), (with_lse, worst)
 
     @pytest.mark.parametrize("through", ["both", "lse"])
     @pytest.mark.parametrize("D", [32, 64])  # on a Hopper: Triton's kernels, Gluon's
