@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
          "name and path")
     _add(grading, "--out RESULTS", "the folder for the results; hosts may share it", required=True)
     _add(grading, "--roster FILE", "a .csv of all students, with some of the columns name, id, "
-         "login and e-mail: who handed in nothing has a row as well (default: that of --moodle or "
-         "--canvas)")
+         "login and e-mail: who handed in nothing has a row as well. Beside --moodle or --canvas "
+         "it adds names and numbers; rows, status and times there count all the same")
     _gradebooks(grading.add_mutually_exclusive_group(), grading)
     _add(grading, "--stages 1-7", "stages to grade (default: all)")
     _add(grading, "--policy FILE", POLICY)
@@ -184,17 +184,17 @@ def grade(arguments, wanted: dict) -> int:
 
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
-    listed = arguments.roster or arguments.moodle or arguments.canvas
-    present = gather(arguments.submissions, listed)
+    tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
+    listed = " and ".join(table.name for table in tables)
+    present = gather(arguments.submissions, *tables)
     earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(present, earlier, arguments.out)
     worth = policy.read(arguments.policy)
-    if worth.late:
-        standing.check_times(students, listed)
+    standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in
     elif listed:
-        students = standing.absent(students, arguments.submissions, listed, worth)
+        students = standing.absent(students, arguments.submissions, tables[-1].name, worth)
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
                                   worth)
     gone = {policy.one(word, students, "--forget").key: word for word in arguments.forget}

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
@@ -138,10 +138,11 @@ class Place(NamedTuple):
     marked_late: bool = False
 
 
-def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
-    """Everyone in a folder or an index (columns name and path), and on the roster.  -> the students
-    by name.  Raises ValueError: it is neither, has no submission, or the roster is invalid."""
-    people = roster.read(listed) if listed else []
+def gather(submissions: Path, *listed: Path) -> list[Submitted]:
+    """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
+    then gradebooks.  -> the students by name.  Raises ValueError: it is neither, has no submission,
+    or a table is invalid."""
+    people = reduce(roster.joined, map(roster.read, listed)) if listed else []
     with ExitStack() as opened:
         if submissions.is_dir():
             places = _places(_on_disk(submissions, listed), _stamps(submissions, listed))
@@ -169,7 +170,7 @@ def _students(places: list[tuple[str, str, "Place | None"]], people: list[roster
     doubtful: set[roster.Person] = set()  # a submission may be theirs or someone else's
     for (name, id), theirs in found.items():
         email = theirs[0].email if theirs else ""
-        may_be = roster.match(name, id, people, email)
+        may_be = roster.match(name, people, id, email)
         person = may_be[0] if len(may_be) == 1 else roster.Person(name, id, email=email)
         students.setdefault(person, []).append(theirs)
         if people and len(may_be) != 1:
@@ -200,10 +201,10 @@ def _is_ours(name: str) -> bool:
     return not name.startswith(".") and name not in NOT_LOOKED_INTO
 
 
-def _on_disk(folder: Path, listed: Path | None) -> dict[str, Entry]:
-    """What is in a folder, without the roster."""
+def _on_disk(folder: Path, listed: tuple[Path, ...]) -> dict[str, Entry]:
+    """What is in a folder, without those tables."""
     return {path.name: _entry(path) for path in sorted(folder.iterdir()) if _is_ours(path.name)
-            and not (listed and path.resolve() == listed.resolve())}
+            and path.resolve() not in [table.resolve() for table in listed]}
 
 
 def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
@@ -227,7 +228,7 @@ def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
             for name, theirs in sorted(found.items()) if _is_ours(name)}
 
 
-def _stamps(folder: Path, listed: Path | None) -> dict[str, datetime]:
+def _stamps(folder: Path, listed: tuple[Path, ...]) -> dict[str, datetime]:
     """Student's folder -> the time in nbgrader's timestamp.txt, which is beside the files.  Anyone
     may hand in a file of that name, so it counts only if every student has one, in one place."""
     folders = [folder / name for name in _on_disk(folder, listed)]

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 EXTENDED = re.compile(r"extension\b.*?\buntil:? (.+?)( - .*)?$", re.IGNORECASE)  # in a worksheet
-FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # Moodle's, in English
+FORMATS = [f"%A, {day}, {time}" for day in ("%d %B %Y", "%B %d, %Y")  # Moodle's, in English
+           for time in ("%I:%M %p", "%H:%M")]
 DAY = timedelta(days=1)
 UNKNOWN = "marked as late, but not how late: an override says the days or the points"
 DOUBTED = "marked as late, but in time ({}): an override says the days or the points"

@@ -173,7 +173,7 @@ def _override(row: dict[str, str]) -> Override:
 def one(word: str, students: list[Submitted], option: str) -> Submitted:
     """The student with this name (its words in any order), id, login or address.  Raises
     ValueError: there is none, or several."""
-    may_be = roster.match(word, word, [student.person for student in students])
+    may_be = roster.match(word, [student.person for student in students], word)
     found = [student for student in students if word in (student.name, student.key)] or [
         student for student in students if student.person in may_be]
     if len(found) != 1:
@@ -231,7 +231,8 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     is_kept = False
     if report.get("state") not in EMPTY and not extended:
-        report["held"] += [DRAFT] * report.get("status", "").lower().startswith("draft")
+        report["held"] += [DRAFT] * report.get("status", "").lower().startswith(
+            ("draft", "reopened"))
     report["held"] = report["held"] if len(given) < len(stages) else []
     report["notes"] += report["held"]
     if report.get("state") in EMPTY:

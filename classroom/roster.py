@@ -9,7 +9,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,10 +19,12 @@ HEADERS = {  # the names of each column, in lower case without spaces
     "id": ("id", "identifier", "idnumber", "idnummer", "studentid", "sid", "sisuserid"),
     "login": ("login", "loginid", "sisloginid", "username"),
     "email": ("email", "emailaddress", "mail"),
-    "handed_in": ("handedin", "lastmodifiedsubmission"), "status": ("status",),
+    "handed_in": ("handedin", "lastmodifiedsubmission"), "status": ("submissionstatus", "status"),
     "extension": ("extension", "extensionuntil")}
 
 
+STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?graded|-|$",
+                    re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
@@ -115,7 +117,7 @@ def read(path: Path) -> list[Person]:
     headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
-    _know_a_worksheet(columns, headers, rows)
+    is_worksheet = _know_a_worksheet(columns, headers, rows)
     if not any(columns[name] for name in ("name", "last", "id", "login", "email")):
         raise ValueError("--roster: want some of the columns name, id, login and e-mail; got "
                          f"{', '.join(headers) or 'nothing'} in {path}")
@@ -126,6 +128,10 @@ def read(path: Path) -> list[Person]:
         person["name"] = person.get("name") or parts
         person["also"] = tuple(row[name] for name in HEADERS["id"] if row.get(name)
                                and name != columns["id"])
+        if is_worksheet and not columns["status"] and headers[0] != "identifier":
+            person["status"] = "no column of that name"
+        elif not (is_worksheet or STATUS.match(person.get("status", ""))):
+            person["status"] = ""  # of something else
         if any(person.values()) and not person["name"].startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
@@ -142,14 +148,14 @@ def read(path: Path) -> list[Person]:
 
 
 def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
-                      rows: list[dict[str, str]]) -> None:
+                      rows: list[dict[str, str]]) -> bool:
     """Find id, name and address in a Moodle worksheet from the cells, because its headers are in
-    the site's language; ids become numbers.  Other tables are left alone."""
+    the site's language; ids become numbers.  -> whether it is one; other tables are left alone."""
     rows = [row for row in rows if any(row.values())]
     cells = [NUMBERED.fullmatch(row[headers[0]]) for row in rows]
     if not all(cells) or len({cell["word"] for cell in cells}) != 1 or len(headers) < 2 \
             or headers[0] in (columns["name"], columns["login"]):
-        return
+        return False
     columns["id"] = headers[0]
     for row, cell in zip(rows, cells, strict=True):
         row[headers[0]] = cell["number"]
@@ -161,12 +167,32 @@ def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
         columns["handed_in"] = columns["handed_in"] or next((
             header for header in headers[1:] if all(DATED.fullmatch(row[header]) for row in rows)
             and any(row[header].strip("- ") for row in rows)), None)
+    return True
 
 
-def match(name: str, id: str, people: list[Person], email: str = "") -> list[Person]:
-    """The people whose submission this may be, by the learning system's name, id and email; several
-    if these contradict each other."""
-    given = {id.casefold(), email.casefold()} - {""}
+def joined(people: list[Person], exported: list[Person]) -> list[Person]:
+    """The people of a roster, with what a gradebook's rows say about them, and whoever is only
+    there.  What the roster says itself comes first."""
+    found, alone = {person: [] for person in people}, []
+    for row in exported:
+        may_be = match(row.name, people, row.id, row.email, row.login, *row.also)
+        (found[may_be[0]] if len(may_be) == 1 else alone).append(row)
+    for person, rows in found.items():
+        if len(rows) == 1:
+            (row,) = rows
+            alone.append(replace(person, **{
+                name: getattr(person, name) or getattr(row, name) for name in (
+                    "email", "handed_in", "status", "extension")}, also=tuple(filter(None, (
+                        *person.also, row.id, row.login, *row.also)))))
+        else:
+            alone += [person, *rows]
+    return alone
+
+
+def match(name: str, people: list[Person], *numbers: str) -> list[Person]:
+    """The people whose submission this may be, by the learning system's name and by ids, logins or
+    addresses; several if these contradict each other."""
+    given = {number.casefold() for number in numbers} - {""}
     by_id = [person for person in people if given & {
         each.casefold() for each in (person.id, person.email, *person.also)}]
     by_name = [person for person in people if squash(name) in person.keys]

@@ -34,7 +34,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
     for old in sorted(earlier, key=lambda old: old["key"] not in known):
         now = known.get(old["key"])
         if now is None:  # a roster may have given the same person another name
-            may_be = roster.match(old["student"], old["id"], list(people))
+            may_be = roster.match(old["student"], list(people), old["id"])
             now = people[may_be[0]] if len(may_be) == 1 else None
         if now is None or now.key in stands:
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=(
@@ -62,19 +62,30 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
-def check_times(students: list[Submitted], listed: Path | None) -> None:
-    """Raises ValueError: the roster has a time that cannot be read."""
-    for person in (student.person for student in students):
-        for cell in (person.handed_in, person.extension):
+def check_words(students: list[Submitted], listed: str, timed: bool) -> None:
+    """Raises ValueError: the tables, listed, have a status or an extension that cannot be read, or,
+    if it is timed, a time."""
+    for student in students:
+        person, status = student.person, student.person.status
+        if not roster.STATUS.match(status):
+            raise ValueError(
+                "want a status that begins with Submitted, Draft or No submission; got "
+                f"{status} of {person.shown} in {listed}: download the worksheet with Moodle in "
+                "English, or add a column submission_status with these words, and a column "
+                "extension with the time until which one runs")
+        cells = {"handed_in": person.handed_in * timed, "extension": person.extension
+                 or status * ("extension" in status.lower() and student.extension is None)}
+        for column, cell in cells.items():
             if cell.strip("- ") and late.read(cell) is None:
                 raise ValueError(
                     "want times such as 2026-11-30T23:59:00+01:00, or as Moodle writes them in "
-                    f"English; got {cell} of {person.shown} in {listed}: add a column handed_in")
+                    f"English; got {cell} of {person.shown} in {listed}: add a column {column} "
+                    "with such times")
 
 
-def absent(students: list[Submitted], submissions: Path, listed: Path, policy: Policy
+def absent(students: list[Submitted], submissions: Path, listed: str, policy: Policy
            ) -> list[Submitted]:
-    """The students, those refused of whom the roster, listed, has a hand-in that is not here.
+    """The students, those refused of whom the tables, listed, have a hand-in that is not here.
     Raises ValueError: at least half of the class has no files although their time is over, as when
     SUBMISSIONS is packed in another way."""
     rules = policy.late and replace(policy.late, days=0)  # by then most have handed in
@@ -84,12 +95,12 @@ def absent(students: list[Submitted], submissions: Path, listed: Path, policy: P
     here = sum(not student.is_nothing for student in students) - len(others)
     if len(gone) >= max(1, here):
         raise ValueError(
-            f"SUBMISSIONS: want files of most of the {len(gone) + here} students of {listed.name} "
-            f"who should have handed in; got none of {len(gone)} in {submissions}"
+            f"SUBMISSIONS: want files of most of the {len(gone) + here} students of {listed} "
+            f"who should have handed in; {len(gone)} of them have none in {submissions}"
             + f", but {', '.join(others[:3])}" * bool(others)
             + ": give the whole download as it was made, or say --partial if the others are not to "
             "be here")
-    return [replace(student, trouble=f"{listed.name} {ABSENT}, and {submissions.name} does not")
+    return [replace(student, trouble=f"{listed} {ABSENT}, and {submissions.name} does not")
             if student.is_nothing and student.is_due else student
             for student in students]
 

@@ -71,6 +71,7 @@ def test_what_is_marked_late_by_unknown_days_has_no_points_until_a_person_says_t
     ("Friday, 20 November 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
     ("2026-11-30 23:59:00.5 UTC", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
     ("Friday, November 20, 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
+    ("Friday, 20 November 2026, 13:00", datetime(2026, 11, 20, 13, 0)),
     ("2026-11-30 23:59:00.500000000 Z", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
     ("-", None), ("", None), ("tomorrow", None)])
 def test_times_as_systems_write_them(text, time):
@@ -234,10 +235,15 @@ def test_times_in_another_language_ask_for_a_column_of_plain_ones(tmp_path, monk
                "--partial")
     (tmp_path / "class.csv").write_text(GERMAN.format(more="", time="", none=""), "utf-8")
     assert grade(*options) == 2
+    assert "got Zur Bewertung abgegeben of Anna in class.csv" in capsys.readouterr().err
+    (tmp_path / "class.csv").write_text(GERMAN.format(
+        more=",submission_status", time=",submitted", none=",no submission"), "utf-8")
+    assert grade(*options) == 2
     assert "got Montag, 30. November 2026, 13:00 of Anna" in (said := capsys.readouterr().err)
     assert "add a column handed_in" in said and not (tmp_path / "out").exists()
     (tmp_path / "class.csv").write_text(GERMAN.format(
-        more=",handed_in", time=",2026-11-30T13:00", none=","), "utf-8")
+        more=",handed_in,submission_status", time=",2026-11-30T13:00,submitted",
+        none=",,no submission"), "utf-8")
     assert grade(*options) == 0
     assert ",50.0,100," in (tmp_path / "out/grades.csv").read_text()
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -228,6 +229,49 @@ def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
     assert moodle("--yes") == 3 and of_worksheet(tmp_path)["Dora"] == "0.00", "it was withdrawn"
 
 
+def test_beside_a_roster_the_worksheets_status_extensions_and_times_count(moodle, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    for known in ("name,id\nAnna,s1\nBen,s2\nCleo,s3\nDora,s4\nFinn,s6\n",
+                  "id,e-mail\n11,A@x.org\n12,B@x.org\n13,C@x.org\n14,D@x.org\n16,F@x.org\n"):
+        (tmp_path / "class.csv").write_text(known)
+        (tmp_path / "policy.toml").write_text(
+            "missing = 'zero'\n[late]\ndeadline = 2020-01-01T00:00:00\ndays = 9\nper_day = 0.1\n")
+        extended = "No submission - Extension granted until Monday, 1 January 2990, 23:59"
+        worksheet(tmp_path, ("11", "Anna", "Submitted for grading", ""),
+                  ("12", "Ben", "Draft (not submitted)", ""), ("13", "Cleo", extended, ""),
+                  ("14", "Dora", "Submitted for grading", ""),
+                  ("16", "Finn", "Submitted for grading", ""), ("17", "Gil", "No submission", ""))
+        text = (tmp_path / "worksheet.csv").read_text("utf-8").replace(
+            "Last modified (grade)", "Last modified (submission),Last modified (grade)")
+        for name in ("Anna", "Finn"):
+            text = re.sub(rf"({name}.*),-$", r'\1,"Wednesday, 1 January 2020, 10:00 PM",-', text,
+                          flags=re.MULTILINE)
+        (tmp_path / "worksheet.csv").write_text(text, "utf-8")
+        assert moodle("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml") == 3
+        assert of_worksheet(tmp_path) == {"Anna": "90.00", "Ben": "", "Cleo": "", "Dora": "",
+                                          "Finn": "90.00", "Gil": "0.00"}
+        assert "1 a draft" in (said := capsys.readouterr().out) and "1 open" in said
+        shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("status", "column"), [
+    ("Zur Bewertung abgegeben", "submission_status"), ("Entwurf", "submission_status"),
+    ("Keine Abgabe - Verlängerung gewährt bis Montag, 1. Januar 2990, 23:59", "submission_status"),
+    ("No submission - Extension granted until 1er janvier 2990", "extension")])
+def test_a_status_or_an_extension_that_cannot_be_read_asks_for_a_column(
+        moodle, tmp_path, capsys, status, column):
+    worksheet(tmp_path, *CLASS[:3], ("14", "Dora", status, ""), CLASS[4])
+    (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
+    assert moodle("--policy", tmp_path / "policy.toml") == 2 and not (tmp_path / "out").exists()
+    assert "of Dora in worksheet.csv: " in (said := capsys.readouterr().err)
+    assert f"add a column {column} with" in said
+    header, *rows = (tmp_path / "worksheet.csv").read_text("utf-8").splitlines()
+    (tmp_path / "worksheet.csv").write_text("\n".join([f"{header},submission_status,extension", *(
+        row + (",no submission,2990-01-01T00:00" if "Dora" in row else ",,") for row in rows)]))
+    assert moodle("--policy", tmp_path / "policy.toml") == 3
+    assert of_worksheet(tmp_path)["Dora"] == ""
+
+
 @pytest.mark.parametrize(("deadline", "count"), [("2020-01-01T00:00:00Z", 5),
                                                  ("2990-01-01T00:00:00Z", 3)])
 def test_a_download_packed_once_more_or_halved_stops_before_anything_is_written(
@@ -237,7 +281,8 @@ def test_a_download_packed_once_more_or_halved_stops_before_anything_is_written(
         path.rename(tmp_path / "in/download" / path.name)
     (tmp_path / "policy.toml").write_text(f"[late]\ndeadline = {deadline}\ndays = 1000000\n")
     assert moodle("--policy", tmp_path / "policy.toml") == 2 and not (tmp_path / "out").exists()
-    assert f"should have handed in; got none of {count} in" in (said := capsys.readouterr().err)
+    assert f"should have handed in; {count} of them have none in" in (
+        said := capsys.readouterr().err)
     assert "but download: give the whole download" in said
 
 
