@@ -29,8 +29,7 @@ P never leaves the registers: the layout of the scores in an accumulator is, reg
 what the second product takes as its left factor.
 
 Three rules of ptxas shape the code.  Break one, and the results are right, but every product is
-waited for; `ptxas -v` says so (C7510 ... C7515), and tests/kernels/test_sink_attn_hopper.py
-listens:
+waited for; `ptxas -v` says so (C7510 ... C7515), and test_sink_attn_hopper.py listens:
   1. no product is in flight where a loop begins or ends;
   2. an accumulator is touched by other instructions only after the wait for its product;
   3. that wait has no operands, so ptxas may move it up over the softmax: a wait on an mbarrier,

@@ -20,7 +20,7 @@ EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3}  # exercise -> th
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # part of what was given, not of the grader
 # The grader's own files; an editor may leave others.
-KINDS = (".py", ".toml", ".npz", ".tsv", ".css", ".html", ".js")
+KINDS = (".py", ".toml", ".json", ".npz", ".tsv", ".css", ".html", ".js")
 
 
 @dataclass(frozen=True)

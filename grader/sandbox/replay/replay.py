@@ -10,7 +10,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import sys
 import zlib
 from collections.abc import Iterator
@@ -182,9 +181,6 @@ class Replay:
         if name in ("triton", "math") or name.startswith(MODULES):
             __import__(name)
             return sys.modules[name]
-        if name in ("numpy", "torch"):  # the compiler takes its numbers, and none of its functions
-            return type("constants", (), {one: getattr(math, one)
-                                          for one in ("inf", "nan", "pi", "e")})
         raise NotTriton(f"a kernel uses {name}, which Triton does not have")
 
     def _from(self, what):

@@ -73,20 +73,16 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
     scope = {name: value for name, value in scope.items() if name not in own}
     for node in nodes:
         if isinstance(node, ast.Attribute) and id(node) not in inner:
-            _vet_chain(node, scope, own, _attributes() | fields,
+            _vet_chain(node, scope, _attributes() | fields,
                        f"line {first - 1 + node.lineno}, in {name},")
 
 
-def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], known: frozenset[str], where: str
-               ) -> None:
+def _vet_chain(node: ast.Attribute, scope: dict, known: frozenset[str], where: str) -> None:
     names, whole = [], node
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
         node = node.value
-    id = getattr(node, "id", None)
-    found = scope.get(id)
-    if id is not None and id not in {*own, *scope, *BUILTINS}:
-        raise NotTriton(f"{where} uses {id}, which the file does not define")
+    found = scope.get(getattr(node, "id", None))
     if isinstance(found, Anything):
         return
     if inspect.ismodule(found):

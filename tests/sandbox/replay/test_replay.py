@@ -33,17 +33,6 @@ def test_pytorch_itself_is_not_changed(tmp_path):
     assert not hasattr(torch.ops.aten.clone, "__index__")
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_a_kernel_reads_the_numbers_of_a_library_and_nothing_else_of_it(tmp_path, library):
-    pytest.importorskip("triton")
-    told = {**FUNCTION, "names": [["lib", {"module": library}]]}
-    carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[
-        {**told, "text": "def kernel(x):\n    y = -lib.inf"}])
-    with pytest.raises(Exception, match="has no attribute 'zeros'"):
-        carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[
-            {**told, "text": "def kernel(x):\n    y = lib.zeros(3)"}])
-
-
 def test_pythons_functions_are_those_that_a_kernel_may_use(tmp_path):
     pytest.importorskip("triton")
     function = {**FUNCTION, "text": "def kernel(x):\n    raise knobs",
