@@ -74,23 +74,18 @@ class GradingContext:
         return all(check.stands or check.outcome == "needless work" for check in self.result.checks
                    if check.group != "beyond")
 
-    def show_steps(self) -> None:
-        """Wait for the step checks and show them, unless they were shown already."""
+    def show_steps(self) -> list[dict]:
+        """Wait for the step checks and the search for what is wrong with red ones, and show them,
+        unless they were shown already.  -> the steps as in the JSON."""
         if self.step_checks and self.step_checks.steps is None:
             self.result.steps = self.step_checks.shown(self.reporter)
             self.show_page()
+        return self.result.steps
 
     def show_page(self) -> None:
         """Have --page show what is known by now."""
         if self.options.page is not None:
             self.options.page.show(self.stage, self.result, self.file)
-
-    def explain_steps(self) -> list[dict]:
-        """The steps as in the JSON, after the search for what is wrong with the red ones."""
-        self.show_steps()
-        if self.step_checks:
-            self.result.steps = self.step_checks.as_dicts()
-        return self.result.steps
 
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:
         """Say why the stage ended early."""

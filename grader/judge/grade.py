@@ -89,7 +89,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         if options.device == "cuda" else lambda session, case: None
 
     run = run_cases(context, session, cases, prepare)
-    context.explain_steps()
+    context.show_steps()
 
     def is_right() -> bool:
         alive = run.session is not None and not run.session.gone

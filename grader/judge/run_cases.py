@@ -290,7 +290,7 @@ def _explained(context: GradingContext, session: Session, built: Built, reply: R
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                              ValueError):
         return follow_up.explain(check, session, built, reply, context.stage, context.options,
-                                 context.explain_steps())
+                                 context.show_steps())
     return check
 
 

@@ -94,10 +94,6 @@ class StepChecks:
         reporter.show_steps(self.stage, self.steps, self.why)
         return self.steps
 
-    def as_dicts(self) -> list[dict]:
-        """explained(), for the JSON."""
-        return self.steps or unlit(self.file)
-
     def endless(self) -> bool:
         """Whether a step that never ends has been found so far."""
         return (self.found is not None and self.found.done() and not self.found.exception()
