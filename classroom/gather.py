@@ -203,8 +203,9 @@ def _is_ours(name: str) -> bool:
 
 def _on_disk(folder: Path, listed: tuple[Path, ...]) -> dict[str, Entry]:
     """What is in a folder, without those tables."""
-    return {path.name: _entry(path) for path in sorted(folder.iterdir()) if _is_ours(path.name)
-            and path.resolve() not in [table.resolve() for table in listed]}
+    tables = {table.resolve() for table in listed}
+    return {path.name: _entry(path) for path in sorted(folder.iterdir())
+            if _is_ours(path.name) and path.resolve() not in tables}
 
 
 def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
