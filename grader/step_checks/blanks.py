@@ -124,7 +124,6 @@ class Blanks:
         return ""
 
 
-
 def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
     """Name -> digests of the lines of every function, class and constant of a file, without its
     blanks; "" for a name that is bound twice.  Comments, docstrings and layout do not count."""
