@@ -33,6 +33,27 @@ def test_pytorch_itself_is_not_changed(tmp_path):
     assert not hasattr(torch.ops.aten.clone, "__index__")
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_kernel_reads_the_numbers_of_a_library_and_nothing_else_of_it(tmp_path, library):
+    pytest.importorskip("triton")
+    told = {**FUNCTION, "names": [["lib", {"module": library}]]}
+
+    def built(text):
+        carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[
+            {**told, "text": f"def kernel(x):\n    {text}"}])
+
+    built("y = -lib.inf")
+    with pytest.raises(Exception, match="uses lib.zeros, which Triton does not have"):
+        built("y = lib.zeros(3)")
+
+
+def test_a_library_in_an_annotation_alone_is_not_looked_into(tmp_path):
+    pytest.importorskip("triton")
+    carried_out(tmp_path, ["launch", 0, [1], {"x": TENSOR}, {}], functions=[
+        {**FUNCTION, "names": [["torch", {"module": "torch"}]],
+         "text": "def kernel(x: torch.Tensor):\n    y = x"}])
+
+
 def test_pythons_functions_are_those_that_a_kernel_may_use(tmp_path):
     pytest.importorskip("triton")
     function = {**FUNCTION, "text": "def kernel(x):\n    raise knobs",
