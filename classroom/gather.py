@@ -63,8 +63,9 @@ MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
 MOST_HANDED_IN = 256 << 20  # bytes of an archive that is all that a student handed in
 MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
-NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
-                   "Thumbs.db", "desktop.ini"}
+LITTER = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}  # of systems, handed in by no one
+INSTALLED = {"node_modules", "site-packages", ".git"}  # not looked into
+NOT_TAKEN = {*LITTER, *INSTALLED, "__pycache__", "grader"}  # nor is a hidden file
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
               zlib.error, lzma.LZMAError, struct.error)  # raised by damaged archives
 ENCRYPTED = 1  # a flag in a zip
@@ -197,15 +198,15 @@ def _entry(path: Path) -> Entry:
     return Entry(path.name, path.is_dir(), partial(_files, path))
 
 
-def _is_ours(name: str) -> bool:
-    return not name.startswith(".") and name not in NOT_LOOKED_INTO
+def _may_be_taken(*names: str) -> bool:
+    return not any(name.startswith(".") or name in NOT_TAKEN for name in names)
 
 
 def _on_disk(folder: Path, listed: tuple[Path, ...]) -> dict[str, Entry]:
     """What is in a folder, without those tables."""
     tables = {table.resolve() for table in listed}
     return {path.name: _entry(path) for path in sorted(folder.iterdir())
-            if _is_ours(path.name) and path.resolve() not in tables}
+            if _may_be_taken(path.name) and path.resolve() not in tables}
 
 
 def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
@@ -226,7 +227,7 @@ def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
         folders.update([top] * bool(below))
         found.setdefault(top, []).append(Member(PurePosixPath(*below or [top]), read))
     return {name: Entry(name, name in folders, partial(iter, theirs))
-            for name, theirs in sorted(found.items()) if _is_ours(name)}
+            for name, theirs in sorted(found.items()) if _may_be_taken(name)}
 
 
 def _stamps(folder: Path, listed: tuple[Path, ...]) -> dict[str, datetime]:
@@ -362,44 +363,57 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str]
            ) -> tuple[dict[int, bytes], dict[int, str], bytes, list[str]]:
     """The problem files, wherever they are, if there is one candidate for each: a file of the right
     name, else one of nearly that name or with that problem's code in it.  Of several that differ
-    none is chosen.
+    none is chosen, nor what has the code of another problem, nor what is hidden.
 
     -> stage -> bytes; stage -> why no file is accepted; the student's report or b""; what became of
     all else, for the student.  notes: gets what a person has to look at.  Raises Refused: nothing
     can be accepted.
     """
-    members, shut = _opened(members, opened)
-    exact, near, others, inside = defaultdict(list), defaultdict(list), [], {}
-    for member in sorted(members, key=lambda member: (len(member.path.parts), member.path)):
-        if match := PROBLEM.fullmatch(member.path.name):
+    given, (members, shut) = members, _opened(members, opened)
+    exact, near, others, hidden = defaultdict(list), defaultdict(list), [], []
+    members = sorted((member for member in members if not INSTALLED & {*member.path.parts}), key=(
+        lambda member: (not _may_be_taken(*member.path.parts), len(member.path.parts),
+                        member.path)))
+    inside = {member: _stages_in(member) for member in islice(filter(_is_code, members), MOST_CODE)}
+    for member in members:
+        match = NEARLY.fullmatch(member.path.name)
+        if not _may_be_taken(*member.path.parts):
+            hidden.append(member)
+        elif PROBLEM.fullmatch(member.path.name):
             exact[int(match[1])].append(member)
-            continue
-        if match := NEARLY.fullmatch(member.path.name):
+        elif match:
             near[int(match[1])].append(member)
         elif _is_code(member) and member.path.name not in GIVEN:
             others.append(member)
-        if _is_code(member) and len(inside) < MOST_CODE:
-            inside[member] = _stages_in(member)
+    loose = [member for member in inside if member not in hidden
+             and not PROBLEM.fullmatch(member.path.name)]
+    swapped = {member: inside[member] for stage, theirs in exact.items() for member in theirs
+               if inside.get(member) and stage not in inside[member]}
     home = min((each[0].path.parent for each in exact.values()),
                key=lambda path: len(path.parts), default=PurePosixPath())
     files, refused, used = {}, {}, {}
     for stage in STAGES:
-        named = exact[stage] + [member for member, about in inside.items() if about == {stage}
-                                or member in near[stage] and not (exact[stage] or about)]
+        named = exact[stage] + [member for member in loose if inside[member] == {stage}
+                                or member in near[stage] and not (exact[stage] or inside[member])]
         try:
+            if wrong := [member for member in exact[stage] if member in swapped]:
+                raise Refused(f"{_names(wrong[:1])} has the code of problem "
+                              + " or ".join(map(str, sorted(swapped[wrong[0]]))))
             if named:
                 files[stage] = _only(named)
                 used[named[0]] = stage
         except Refused as error:
             refused[stage] = f"{_names(named)} " * (named != exact[stage] and len(named) == 1) \
                 + str(error)
-    if not (files or refused or any(near.values())) and (members or shut):
+    if given and not (files or refused or any(near.values())):
         raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
-                      f"{_names(members)}")
+                      f"{_names(members or given)}")
     for stage in STAGES.keys() - files.keys() - refused.keys():
         may_be = near[stage] + [member for member in others if member not in used and (
             stage in (about := inside.get(member, ())) or not about
             and _has_number(stage, member, home))]
+        may_be += [member for member in (*swapped, *hidden) if stage in inside.get(member, ())
+                   or member in hidden and _is_named(stage, member)]
         if may_be or shut:
             refused[stage] = f"want problem_{stage}.py; got " + _names(may_be) if may_be else \
                 f"problem_{stage}.py may be in what could not be opened: {'; '.join(shut)}"
@@ -424,9 +438,7 @@ def _opened(members: list[Member], opened: ExitStack) -> tuple[list[Member], lis
     files, shut, count = [], [], 0
     queue = [(member, 0) for member in members]
     for member, level in queue:  # which grows
-        if not all(map(_is_ours, member.path.parts)):
-            continue
-        if not member.path.name.lower().endswith(PACKED):
+        if not (member.path.name.lower().endswith(PACKED) and _may_be_taken(*member.path.parts)):
             files.append(member)
             continue
         try:
@@ -486,6 +498,13 @@ def _stages_in(member: Member) -> set[int]:
         if re.search(rf"^(?:def|class) +{stage.entry}\b", text, re.MULTILINE)}
 
 
+def _is_named(stage: int, member: Member) -> bool:
+    """Whether it is code, compiled or not, of nearly the right name."""
+    match = NEARLY.fullmatch(member.path.name)
+    return bool(match) and int(match[1]) == stage and (
+        _is_code(member) or member.path.suffix == ".pyc")
+
+
 def _has_number(stage: int, member: Member, home: PurePosixPath) -> bool:
     """Whether its name has this number: p2.py, problem_2/solution.py."""
     return bool(re.search(rf"(?<!\d)0*{stage}(?!\d)", str(member.path).removeprefix(f"{home}/")))
@@ -502,7 +521,11 @@ def _members(place: Place, opened: ExitStack) -> list[Member]:
     found = _limited([*islice(place.entry.members(), MOST_ENTRIES + 1)])
     if place.file:
         return [Member(PurePosixPath(place.file), found[0].read)]
-    return found if place.entry.is_folder else _inside(found[0], MOST_HANDED_IN, opened)
+    if place.entry.is_folder:
+        return found
+    if not (inside := _inside(found[0], MOST_HANDED_IN, opened)):
+        raise Refused(f"{_names(found)} has no files in it")
+    return inside
 
 
 def _inside(archive: Member, most: int, opened: ExitStack) -> list[Member]:
@@ -528,13 +551,15 @@ def _files(path: Path) -> Iterator[Member]:
 
 
 def _limited(members: list[Member]) -> list[Member]:
-    """What one student handed in.  Raises Refused: it is too much, or leads out of its folder."""
+    """What one student handed in, without what their system added.  Raises Refused: it is too much,
+    or leads out of its folder."""
     if len(members) > MOST_ENTRIES:
         raise Refused(f"more than {MOST_ENTRIES} files are in it")
     for path, _ in members:
         if path.is_absolute() or ".." in path.parts or ":" in path.parts[0][1:2]:
             raise Refused(f"the archive climbs out of its folder: {escape(str(path))}")
-    return members
+    return [member for member in members if not any(
+        part in LITTER or part.startswith("._") for part in member.path.parts)]
 
 
 def _in_students_folder(folder: Path) -> Iterator[Member]:
@@ -544,8 +569,7 @@ def _in_students_folder(folder: Path) -> Iterator[Member]:
     for top, folders, names in os.walk(folder, onerror=fail):
         here = Path(top)
         entered = [name for name in folders if not PROBLEM.fullmatch(name)
-                   and not name.startswith(".") and name not in NOT_LOOKED_INTO
-                   and not (here / name).is_symlink()]
+                   and name not in LITTER | INSTALLED and not (here / name).is_symlink()]
         for name in [*names, *(name for name in folders if name not in entered)]:
             yield Member(PurePosixPath((here / name).relative_to(folder)),
                          partial(_read, here / name))

@@ -114,9 +114,54 @@ def test_copies_with_the_same_code_are_one_file(tmp_path):
     assert student.files == {3: RIGHT.encode()} and not (student.refused or student.notes)
 
 
-def test_a_file_of_the_right_name_is_no_other_problem_whatever_is_in_it(tmp_path):
+def test_a_file_with_the_code_of_another_problem_is_taken_for_neither(tmp_path):
     make(tmp_path, {"anna": {4: RIGHT}})
-    assert only(tmp_path).files == {4: RIGHT.encode()} and not only(tmp_path).refused
+    make(tmp_path, {"ben": {2: RIGHT, 3: (ROOT / "problem_2.py").read_text("utf-8")}})
+    make(tmp_path, {"cleo": {3: RIGHT, 8: "def flash_attention_forward(): pass\n", 9: "x = 1"}})
+    make(tmp_path, {"dora": {3: RIGHT, 4: RIGHT.replace("SOLUTION 3.1", "SOLUTION 4.1")}})
+    anna, ben, cleo, dora = gather(tmp_path)
+    assert not anna.files and anna.refused == {
+        3: "want problem_3.py; got problem_4.py", 4: "problem_4.py has the code of problem 3"}
+    assert not ben.files and ben.refused == {
+        2: "problem_2.py has the code of problem 3", 3: "problem_3.py has the code of problem 2"}
+    assert cleo.files.keys() == {3, 9} and cleo.refused.keys() == {4, 5, 6, 7, 8}
+    assert dora.files.keys() == {3, 4}, "it has some of its own, too"
+
+
+HIDDEN = [".work/problem_2.py", ".problem_2.py", "grader/problem_2.py", ".work/flash.py",
+          "__pycache__/problem_2.cpython-313.pyc", ".ipynb_checkpoints/problem_2-checkpoint.py"]
+
+
+@pytest.mark.parametrize("name", [*HIDDEN, ".git/HEAD", "site-packages/torch/problem_2.py"])
+@pytest.mark.parametrize("pack", ["folder", "zip"])
+def test_who_sent_nothing_that_can_be_taken_has_not_handed_in_nothing(tmp_path, name, pack):
+    text = (ROOT / "problem_2.py").read_text("utf-8")
+    for student, more in (("anna", {}), ("ben", {"problem_1.py": "one"})):
+        files = {name: text, "__MACOSX/._problem_2.py": "x", ".DS_Store": "x", **more}
+        if pack == "zip":
+            zipped(tmp_path / f"in/{student}.zip", files)
+            continue
+        for file, contents in files.items():
+            path = tmp_path / "in" / student / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(contents)
+    anna, ben = gather(tmp_path / "in")
+    assert "no problem_1.py ... problem_9.py is in it, but " in anna.trouble
+    assert name.split("/")[0] in anna.trouble and not anna.files
+    assert ben.files == {1: b"one"}
+    assert ben.refused == ({2: f"want problem_2.py; got {name}"} if name in HIDDEN else {})
+
+
+def test_what_a_system_added_is_not_handed_in_and_an_empty_archive_is(tmp_path):
+    for folder in ("anna/__MACOSX", "anna/work"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in (".DS_Store", "desktop.ini", "__MACOSX/._problem_1.py"):
+        (tmp_path / "anna" / name).write_text("x")
+    zipped(tmp_path / "ben.zip", {"__MACOSX/._problem_1.py": "x"})
+    zipped(tmp_path / "cleo/work.zip", {})
+    anna, ben, cleo = gather(tmp_path)
+    assert anna.is_nothing and ben.trouble == "ben.zip has no files in it"
+    assert cleo.trouble.endswith("is in it, but work.zip")
 
 
 @pytest.mark.parametrize(("beside", "file", "refused"), [
