@@ -59,7 +59,7 @@ NESTED = 2  # levels of archives in an archive
 MOST_ARCHIVES = 8  # of one student, beside or in each other
 MOST_CODE = 100  # other files of one student that are looked into, and copies of one file
 MOST_ENTRIES = 20_000  # in a folder or an archive
-MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook
+MOST_NOTEBOOK = 16 << 20  # bytes
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
 MOST_HANDED_IN = 256 << 20  # bytes of an archive that is all that a student handed in
 MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
@@ -78,7 +78,7 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Submitted:
     """What one student handed in; nothing, if there are neither files nor reasons.  files: stage ->
-    bytes, at most MAX_BYTES + 1 of them."""
+    bytes, at most MAX_BYTES of them."""
 
     name: str  # safe to show
     key: str  # unique, and safe as a file name
@@ -473,13 +473,19 @@ def _meaning(code: bytes) -> str | bytes:
 
 
 def _code(member: Member) -> bytes:
-    """The code of a file; that of a notebook is in its cells.  Raises Refused: there is none."""
+    """The code of a file; that of a notebook is in its cells.  Raises Refused: there is none, or it
+    is too long."""
     try:
-        if member.path.suffix.lower() != ".ipynb":
-            return notebooks.exported(member.read(MAX_BYTES + 1))
-        return notebooks.code(member.read(MOST_UNPACKED))
+        read, most = (notebooks.code, MOST_NOTEBOOK) if member.path.suffix.lower() == ".ipynb" \
+            else (notebooks.exported, MAX_BYTES)
+        data = member.read(most + 1)
+        if len(data) <= most and len(made := read(data)) <= MAX_BYTES:
+            return made
     except ValueError as error:
         raise Refused(str(error)) from None
+    raise Refused(f"want at most {most >> 10} KiB"
+                  + f", and {MAX_BYTES >> 10} KiB of code in it" * (most != MAX_BYTES)
+                  + "; got more")
 
 
 def _is_code(member: Member) -> bool:
@@ -619,17 +625,17 @@ def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
         kind = "link" if mode == stat.S_IFLNK else "folder" if member.is_dir() else \
             "encrypted" if member.flag_bits & ENCRYPTED else \
             "file" if mode in (0, stat.S_IFREG) else "other"
-        yield from _member(member.filename, kind, member.file_size, partial(archive.open, member))
+        yield from _member(member.filename, kind, partial(archive.open, member))
 
 
 def _in_tar(archive: tarfile.TarFile) -> Iterator[Member]:
     for member in archive:
         kind = "link" if member.issym() or member.islnk() else "folder" if member.isdir() else \
             "file" if member.isreg() else "other"
-        yield from _member(member.name, kind, member.size, partial(archive.extractfile, member))
+        yield from _member(member.name, kind, partial(archive.extractfile, member))
 
 
-def _member(name: str, kind: str, size: int, open_: Callable[[], BinaryIO]) -> Iterator[Member]:
+def _member(name: str, kind: str, open_: Callable[[], BinaryIO]) -> Iterator[Member]:
     """A member of an archive.  Folders are left out, unless one is named like a problem file or
     leads out of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
@@ -638,8 +644,6 @@ def _member(name: str, kind: str, size: int, open_: Callable[[], BinaryIO]) -> I
         if kind != "file":
             raise Refused({"link": "it is a link", "encrypted": "it is encrypted"}.get(
                 kind, "it is not a regular file"))
-        if size > max(MOST_UNPACKED, most):
-            raise Refused(f"it would unpack to {size >> 20} MiB; want at most {most >> 10} KiB")
         try:
             with open_() as file:
                 return file.read(most)

@@ -366,7 +366,7 @@ def test_two_submissions_of_one_person_are_refused(tmp_path):
 
 
 def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, monkeypatch):
-    for limit in ("MOST_ARCHIVE", "MOST_HANDED_IN", "MOST_UNPACKED"):
+    for limit in ("MOST_ARCHIVE", "MOST_HANDED_IN"):
         monkeypatch.setattr(gathering, limit, 1 << 20)
     monkeypatch.setattr(gathering, "MOST_ENTRIES", 30)
     place = "{}_{}_assignsubmission_file/{}".format
@@ -384,7 +384,7 @@ def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, mo
     troubles = {name: each.trouble for name, each in found.items() if each.trouble}
     assert list(troubles) == ["Cleo", "Eve", "Finn"]
     assert troubles["Cleo"] == "more than 30 files are in it"
-    assert "climbs out" in troubles["Eve"] and "unpack to 2 MiB" in troubles["Finn"]
+    assert "climbs out" in troubles["Eve"] and "more than 1 MiB" in troubles["Finn"]
     assert all(each.files == {2: b"two"} for each in found.values() if not each.trouble)
 
 
@@ -534,9 +534,25 @@ def test_an_index_names_folders_and_zips(tmp_path):
     assert not (found["Dora"].files or found["Dora"].trouble)
 
 
-def test_a_file_that_is_too_long_comes_so_long_that_the_grader_says_so(tmp_path):
-    make(tmp_path, {"anna": {1: "x" * (MAX_BYTES + 5000)}})
-    assert len(only(tmp_path).files[1]) == MAX_BYTES + 1
+@pytest.mark.parametrize("size", [MAX_BYTES, MAX_BYTES + 1, 30 << 20])
+def test_a_file_that_is_too_long_is_refused_in_a_folder_as_in_an_archive(tmp_path, size):
+    long = "x" * size
+    make(tmp_path, {"anna": {1: long, 2: "two"}})
+    zipped(tmp_path / "ben.zip", {"problem_1.py": long, "problem_2.py": "two"})
+    tarred(tmp_path / "cleo.tar.gz", {"problem_1.py": long, "problem_2.py": "two"})
+    for student in gather(tmp_path):
+        assert student.files.keys() == ({1, 2} if size == MAX_BYTES else {2})
+        assert student.refused == ({} if size == MAX_BYTES else {
+            1: "want at most 256 KiB; got more"})
+
+
+@pytest.mark.parametrize(("most", "cell"), [(1 << 10, "x = 1"), (16 << 20, "x = 1\n" * 60_000)])
+def test_a_notebook_that_is_too_long_is_refused(tmp_path, monkeypatch, most, cell):
+    monkeypatch.setattr(gathering, "MOST_NOTEBOOK", most)
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "anna/problem_3.ipynb").write_text(notebook(cell, "y = 2\n" * 300))
+    assert only(tmp_path).refused[3] == f"problem_3.ipynb want at most {most >> 10} KiB, and " \
+        "256 KiB of code in it; got more"
 
 
 # ---------------------------------------------------------------- what is refused
@@ -598,13 +614,6 @@ def test_a_member_that_is_a_link_or_a_device_is_refused(tmp_path, member, why):
         tarred(tmp_path / "anna.tar.gz", {"problem_1.py": member, "problem_2.py": "two"})
     student = only(tmp_path)
     assert why in student.refused[1] and student.files == {2: b"two"}
-
-
-def test_a_member_that_unpacks_past_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(gathering, "MOST_UNPACKED", 1 << 19)
-    zipped(tmp_path / "anna.zip", {"problem_1.py": bytes(1 << 20), "problem_2.py": "two"})
-    student = only(tmp_path)
-    assert "unpack to 1 MiB" in student.refused[1] and student.files == {2: b"two"}
 
 
 def test_a_member_that_lies_about_its_length_is_read_no_further_than_the_limit(tmp_path):
