@@ -9,7 +9,7 @@ points either, unless the policy or a person says so.
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,6 +40,11 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     """A student's results, before policy.apply() gives points; its stages are those of the
     autograder's JSON, with more keys."""
+    if not (student.is_nothing or student.trouble
+            or {*student.files, *student.refused} & {*stages}):
+        student = replace(student, trouble="no file of a problem that is graded is in it, but "
+                          + ", ".join(STAGES[number].filename for number in sorted(
+                              {*student.files, *student.refused})))
     records = {number: store.known.get(Unit(number, sha256(data)))
                for number, data in student.files.items()}
     found = [stage_report(student, number, records.get(number)) for number in stages]

@@ -101,6 +101,17 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
+def test_whose_files_are_of_no_stage_that_is_graded_is_for_a_person_and_has_no_0(tmp_path):
+    with Store(tmp_path / "out", SETTINGS) as store:
+        for student in (Submitted("eve", "eve", {3: b"x"}),
+                        Submitted("eve", "eve", {}, {3: "it is a link"})):
+            eve = reported(student, [1, 2], store)
+            assert (eve["state"], eve["points"]) == ("could not be read", None) and to_look_at(eve)
+            assert eve["refused"] == \
+                "no file of a problem that is graded is in it, but problem_3.py"
+        assert reported(student, [1, 3], store)["refused"] is None
+
+
 def test_a_refused_submission_says_why_in_every_table(tmp_path):
     with Store(tmp_path / "out", SETTINGS) as store:
         student = Submitted("eve", "eve", trouble="the archive climbs out of its folder: ../x")
