@@ -338,13 +338,12 @@ class Elsewhere(SphinxDirective):
             words = html.escape(words)
             return f'<a href="{html.escape(target)}">{words}</a>' if target else words
 
-        if self.env.app.builder.name == "html":
-            form = f'Also {link("as a PDF", "guide.pdf")}'
-        else:
-            form = "Also as a site, " + link(excerpts.address("Guide") or "html/index.html",
-                                             excerpts.address("Guide") or "html/index.html")
+        on_the_site = self.env.app.builder.name == "html"
+        place = "guide.pdf" if on_the_site else excerpts.address("Guide")
+        form = link("as a PDF" if on_the_site else "as a site", place)
+        made = f"Also {form}. Both are made" if place else "Made"
         source = link("the course's repository", excerpts.address("Repository"))
-        return [nodes.raw("", f"<p>{form}. Both are made from <code>guide/</code> of {source}.</p>",
+        return [nodes.raw("", f"<p>{made} from <code>guide/</code> of {source}.</p>",
                           format="html")]
 
 

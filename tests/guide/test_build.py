@@ -160,9 +160,9 @@ def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_pri
     assert len(numbers) > 8 and all(number in print_ for number in numbers)
 
 
-def test_chapters_begin_new_pages_with_their_name_above_the_next_ones_and_no_page_is_a_third_empty(
+def test_a_chapter_has_its_name_above_all_pages_but_the_first_and_no_page_is_two_thirds_empty(
         built):
-    """But for the last page of a chapter."""
+    """Nor a third, but for the last page of a chapter."""
     import io
 
     import typst
@@ -179,12 +179,11 @@ def test_chapters_begin_new_pages_with_their_name_above_the_next_ones_and_no_pag
     assert heads.count(False) == chapters
     for number, (full, last) in enumerate(zip(ends, [not head for head in heads[1:]] + [True],
                                               strict=True), 3):
-        assert full > (0.1 if last else 0.65), number
+        assert full > (0.34 if last else 0.65), number
 
 
 def test_the_site_and_the_book_link_each_other(built):
     assert '<a href="guide.pdf">as a PDF</a>' in (built / "html" / "index.html").read_text("utf-8")
     assert (built / "html" / "guide.pdf").read_bytes() == (built / "guide.pdf").read_bytes()
-    site = excerpts.address("Guide") or "html/index.html"
-    assert f'#link("{site}")' in (built / "guide.typ").read_text("utf-8")
-    assert site.startswith("https://") or (built / site).is_file()
+    book, site = (built / "guide.typ").read_text("utf-8"), excerpts.address("Guide")
+    assert f'#link("{site}")' in book if site else "html/index.html" not in book
