@@ -1,6 +1,6 @@
 """Problem 2 -- Weighted row-sum: the first Triton kernels.
 
-Attention is two matrix products with a sum in between.  This stage takes the sum
+Attention is two matrix products with a sum in between.  This problem takes the sum
 alone, to learn Triton with it: programs, offsets, masks, and who owns what.
 
 A Triton kernel is a function that runs many times at once.  Each run is a

@@ -8,10 +8,16 @@ import torch
 
 
 def keep_mask(NQ, NK, is_causal=False, window_size=None, sink_size=0, device="cpu"):
-    """Which keys each query sees.  -> bool (NQ, NK), True = visible.
+    """Which keys each query sees.
 
-    The window counts the query itself.  Sinks are positions, still causal.  A key in both the
-    window and the sinks is simply visible: it counts once.
+    Args:
+        NQ, NK: numbers of queries and of keys, at the positions 0, 1, ...
+        window_size: how many keys a query sees, itself included; None for all.
+        sink_size: how many first keys stay visible beyond the window.  Sinks are still causal, and
+            a key that is in the window as well counts once.
+
+    Returns:
+        bool (NQ, NK) on device; True: visible.
     """
     query = torch.arange(NQ, device=device)[:, None]
     key = torch.arange(NK, device=device)[None, :]
@@ -27,13 +33,15 @@ def attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=Non
 
     Args:
         q: (B, HQ, NQ, D).  k, v: (B, HKV, NK, D).  dout: (B, HQ, NQ, D) or None.  Any dtype.
-        dlse: (B, HQ, NQ) or None.  The gradient of lse, where that is an output, beside dout.
-        sink_logits: (HQ,) or None.  One learned logit a head; it joins the softmax denominator
+        dlse: (B, HQ, NQ) or None.  The gradient of lse, where that is an output besides o.
+        is_causal, window_size, sink_size: as keep_mask takes them.
+        scale: factor of the scores; None for 1 / sqrt(D).
+        sink_logits: (HQ,) or None.  One learned logit per head; it joins the softmax denominator
             and carries no value.
 
     Returns:
-        dict of float64: o (B, HQ, NQ, D), lse (B, HQ, NQ); with dout also q, k, v and
-        sink_logits, the gradients, each of the shape of its input.
+        dict of float64: o (B, HQ, NQ, D), lse (B, HQ, NQ), a natural logarithm; with dout also the
+        gradients q, k, v and, if given, sink_logits, each of the shape of its input.
     """
     q, k, v = q.double(), k.double(), v.double()
     (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
@@ -73,12 +81,15 @@ def weighted_row_sum(x, w):
 
 
 def weighted_row_sum_gradients(x, w, dy):
-    """x (M, N), w (N,), dy (M,) -> dx[i, j] = dy[i] * w[j] and dw[j] = sum_i dy[i] * x[i, j]."""
+    """x (M, N), w (N,), dy (M,) -> float64 dx (M, N) and dw (N,).
+
+    dx[i, j] = dy[i] * w[j] and dw[j] = sum_i dy[i] * x[i, j].
+    """
     return torch.outer(dy.double(), w.double()), dy.double() @ x.double()
 
 
 def naive_attention(q, k, v, *, is_causal=False, window_size=None, sink_size=0, scale=None):
-    """The attention everybody writes first, in the dtype of q: what the benchmark compares with.
+    """The attention that everyone writes first, in the dtype of q; the benchmark compares with it.
 
     All of S (B, HQ, NQ, NK) at once; keys and values are repeated for their group of query heads.
     -> o (B, HQ, NQ, D), dtype of q.

@@ -9,7 +9,13 @@ __all__ = [
 
 
 def register() -> None:
-    """Make "sink_attn" an attn_implementation of Transformers, for any model.  Twice is once."""
+    """Make "sink_attn" an attn_implementation of Transformers, for any model.
+
+    Calling it again changes nothing.
+
+    Raises:
+        ImportError: Transformers is not installed.
+    """
     from .transformers_attention import register
 
     register()

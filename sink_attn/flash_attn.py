@@ -21,18 +21,24 @@ def flash_attn_func(
     alibi_slopes=None, deterministic=None, return_attn_probs=False, *, s_aux=None,
     return_lse=False, **others,
 ):
-    """q (B, N, HQ, D), k and v (B, N, HKV, D) -> o (B, N, HQ, D), as attention.
+    """attention, with the arguments of FlashAttention's function of this name.
 
     Args:
+        q: (B, N, HQ, D).  k, v: (B, N, HKV, D).  Strides and dtypes as attention takes them.
+        softmax_scale, deterministic: as attention.
         window_size: (left, right): how many keys before and after its own a query sees; -1 or None
             for all.  A window needs causal, which hides all keys after the query's own.
         s_aux: sink_logits of attention, (HQ,).
-        return_lse: return (o, lse), lse (B, HQ, N), as attention.
-        softcap, alibi_slopes, return_attn_probs, others: any argument of FlashAttention that asks
-            for nothing.
+        return_lse: return lse, too.
+        dropout_p, softcap, alibi_slopes, return_attn_probs, others: FlashAttention's other
+            arguments, each with the value that asks for nothing.
+
+    Returns:
+        o: (B, N, HQ, D), dtype of q.
+        lse: (B, HQ, N), float32, a natural logarithm, only with return_lse.
 
     Raises:
-        ValueError: an argument asks for something that is not here.
+        ValueError: an argument asks for something that is not supported, or attention refuses it.
         TypeError: no FlashAttention has such an argument.
     """
     _want_nothing(others, softcap=softcap, alibi_slopes=alibi_slopes,
@@ -51,9 +57,20 @@ def flash_attn_varlen_func(
     deterministic=None, return_attn_probs=False, block_table=None, *, s_aux=None,
     return_lse=False, **others,
 ):
-    """q (T, HQ, D), k and v (T, HKV, D) -> o (T, HQ, D), as attention_varlen, which see.
+    """attention_varlen, with the arguments of FlashAttention's function of this name.
 
-    Args and errors: as flash_attn_func; lse is (HQ, T).
+    Args:
+        q: (T, HQ, D).  k, v: (T, HKV, D).
+        cu_seqlens_q, cu_seqlens_k: (S + 1,) int32, as attention_varlen takes them.
+        max_seqlen_q, max_seqlen_k: no sequence is longer than the larger of the two.
+        block_table: None.  All others: as flash_attn_func.
+
+    Returns:
+        o: (T, HQ, D), dtype of q.
+        lse: (HQ, T), float32, a natural logarithm, only with return_lse.
+
+    Raises:
+        ValueError, TypeError: as flash_attn_func.
     """
     _want_nothing(others, softcap=softcap, alibi_slopes=alibi_slopes,
                   return_attn_probs=return_attn_probs, block_table=block_table)

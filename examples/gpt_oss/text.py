@@ -34,8 +34,11 @@ class Text:
         self.sha256 = hashlib.sha256(text).hexdigest()
 
     def batch(self, step: int, B: int, N: int, *, seed: int, device: str) -> torch.Tensor:
-        """int64 (B, N): B passages from anywhere.  A function of seed and step alone, so that a
-        run that goes on after a stop reads what it would have read."""
+        """B passages of N tokens from anywhere, int64 (B, N), on device.
+
+        They depend on seed and step alone, so a run that continues after a stop reads what it
+        would have read.  Raises ValueError if the text has fewer than N tokens.
+        """
         if len(self.tokens) < N:
             raise ValueError(f"want a text of at least {N} tokens; got {len(self.tokens)}")
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)

@@ -1,6 +1,6 @@
 """Train GPT-OSS on real text: python -m examples.gpt_oss.train --help.
 
-Everything lies in --out: settings.json, log.jsonl (a line a step), checkpoint.pt, loss.png.
+Everything lies in --out: settings.json, log.jsonl (one line per step), checkpoint.pt, loss.png.
 """
 
 import argparse
@@ -45,9 +45,15 @@ def optimizer_of(model) -> torch.optim.Optimizer:
 
 
 def train_step(model, optimizer, ids: torch.Tensor, lr: float, **packing) -> torch.Tensor:
-    """Forward, backward, update on ids (B, N).  -> the loss before the update, nats a token.
+    """One forward, backward and update.
 
-    packing: what else the model wants to know of packed rows, such as position_ids.
+    Args:
+        ids: int64 (B, N), on the model's device.
+        lr: learning rate of all parameters in this step.
+        packing: what else the model must know of packed rows, such as position_ids.
+
+    Returns:
+        The loss before the update, nats per token, a scalar on the device.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -60,10 +66,14 @@ def train_step(model, optimizer, ids: torch.Tensor, lr: float, **packing) -> tor
 
 
 def train(options, show: bool = True) -> list[dict]:
-    """Run, or go on with, one training.  -> the records of log.jsonl.
+    """Run one training, or continue it.
 
     Args:
-        options: what parser() reads.  show: a progress bar on stderr.
+        options: what parser() reads.
+        show: draw a progress bar on stderr.
+
+    Returns:
+        The records of log.jsonl, one dict per step: step, loss (nats per token), ms.
 
     Raises:
         Refused: the options do not fit the run in --out, or the loss is no longer finite.
