@@ -139,6 +139,16 @@ def ranges(numbers: list[int] | tuple[int, ...], at_most: int | None = None) -> 
     return ", ".join(words[:at_most]) + ", ..." * (at_most is not None and len(words) > at_most)
 
 
+def either(words) -> str:
+    """ "6.3, 6.4 or 6.8"."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def tensor_name(name: str) -> str:
+    """A tensor as messages call it: "k.grad", "o"."""
+    return f"{name[2:]}.grad" if name.startswith("d_") else name
+
+
 class Tail:
     """The first and the last 32 KiB of a stream of any length."""
 

@@ -4,6 +4,7 @@ from grader.course import correctness, inputs
 from grader.course.calls import Reply
 from grader.course.cases import Case
 from grader.course.stages import STAGES
+from grader.diagnosis import describe
 from grader.judge import verdict
 from tests.sessions import trace
 
@@ -35,4 +36,5 @@ def answered(case: Case, **seen):
 
 def judged(built, reply):
     stage = STAGES[built.case.stage]
-    return verdict.judge(stage, built, reply, "cpu")
+    check, wrong = verdict.judge(stage, built, reply, "cpu")
+    return describe.said(check, wrong, built.case, stage) if wrong else check

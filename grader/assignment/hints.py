@@ -8,8 +8,10 @@ import json
 import tomllib
 from pathlib import Path
 
-from grader.assignment.record import EXERCISES
+from grader.assignment.record import EXERCISES, grader_of
+from grader.course.stages import Stage
 from grader.host.files import replace
+from grader.text import either
 
 RUNGS = ("nudge", "formula", "near_code")
 HINTS_FILE = Path(__file__).parent / "hints.toml"
@@ -44,6 +46,14 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
 def _chapter(step: str) -> str:
     """The guide's chapter that derives this step's mathematics."""
     return f"Stage {EXERCISES.get(step) or step.partition('.')[0]}"
+
+
+def look_at(stage: Stage, *steps: str) -> str:
+    """A sentence on the steps to look at again."""
+    origin = stage.origins.get(steps[0], "")  # its hints say more
+    copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
+    return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
+            f"--hint {origin or steps[0]}")
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -41,6 +41,7 @@ import torch
 import reference
 from grader.course.case_table import listed
 from grader.course.inputs import Built, build
+from grader.text import tensor_name
 
 FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
@@ -116,6 +117,20 @@ class Answer:
         if name == "d_sink_logits":  # with HQ numbers only, fro_b is luck
             fro_limit = row_limit
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
+
+
+@dataclass
+class Wrong:
+    """The first wrong tensor of an answer, and what it was compared with.
+
+    times: the error of every tensor judged with it, as a multiple of its limit.
+    """
+
+    name: str
+    x: torch.Tensor
+    verdict: Verdict
+    exact: Answer
+    times: dict[str, float]
 
 
 def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
@@ -304,3 +319,36 @@ def _round_tf32(t: torch.Tensor) -> torch.Tensor:
     """float32 -> the nearest float32 with 10 stored mantissa bits."""
     bits = t.contiguous().view(torch.int32)
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+MOST = 99.99  # per cent; larger errors all mean the same
+
+
+def how_far(name: str, verdict: Verdict) -> str:
+    """ "o is 96 % off (0.07 % allowed); its worst row is 2082 % off."."""
+    name = tensor_name(name)
+    whole, row = _percent(verdict.fro), _percent(verdict.row)
+    if verdict.fro > verdict.fro_limit:
+        whole, limit = _apart(verdict.fro, verdict.fro_limit)
+        said = f"{name} is {whole} off ({limit} allowed)"
+        return said + f"; its worst row is {row} off." if row != whole else f"{said}."
+    row, limit = _apart(verdict.row, verdict.row_limit)
+    return f"{name} is {whole} off, but its worst row is {row} off ({limit} allowed)."
+
+
+def _apart(error: float, limit: float) -> tuple[str, str]:
+    """Both as percentages, with enough digits to differ."""
+    said = _percent(error), _percent(limit)
+    digits = 2
+    while said[0] == said[1] and digits < 8:
+        digits += 1
+        said = f"{100 * error:.{digits}g} %", f"{100 * limit:.{digits}g} %"
+    return said
+
+
+def _percent(error: float) -> str:
+    if error < 0.001:
+        return f"{100 * error:.1g} %"
+    if error > MOST:
+        return f"more than {100 * MOST:.0f} %"
+    return f"{100 * error:.2g} %" if error < 0.995 else f"{100 * error:.0f} %"

@@ -7,6 +7,7 @@ out does not happen in the repetition.
 import json
 import math
 
+from grader.course.cases import Case
 from grader.course.operations import MOST, Operation, operation, size, sizes
 from grader.sandbox.wire import DTYPES, storages_in
 from grader.text import escape
@@ -122,3 +123,22 @@ def _operations(steps, storages, made_of) -> tuple[Operation, ...]:
 def arithmetic(operations: tuple[Operation, ...]) -> int:
     """How many numbers PyTorch computed."""
     return min(sum(operation.numbers for operation in operations), MOST)
+
+
+def kept_in_16_bits(case: Case, trace: Trace) -> str:
+    """A sentence if a kernel was given a statistic of rows (one number per query and head) in 16
+    bits, or "" """
+    if case.course_stage.sums_rows or case.HQ == case.HKV * case.D:  # k could be mistaken for it
+        return ""
+    given = {number for number, about in enumerate(trace.value["storages"]) if "input" in about}
+    given |= {one["tensor"][0] for one in trace.value["outputs"] + trace.value["gradients"]}
+    launches = [step for step in trace.steps if step[0] == "launch"]
+    for name, value in (one for step in launches for one in step[3].items()):
+        if not (isinstance(value, dict) and "tensor" in value):
+            continue
+        number, _, shape, _, dtype = value["tensor"]
+        if dtype in ("float16", "bfloat16") and number not in given \
+                and math.prod(shape) == case.B * case.HQ * case.N and case.N in shape[-2:]:
+            return (f"{escape(name)[:50]} holds one number per row, in {dtype}: lse, delta and "
+                    "other statistics of a row belong in float32.")
+    return ""

@@ -6,20 +6,20 @@ Nothing is guessed: a hint and a step follow from what was seen.
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from math import isqrt, prod, sqrt
+from dataclasses import dataclass, replace
+from math import isqrt, sqrt
 
 import torch
 
-from grader.assignment.record import grader_of
+from grader.assignment.hints import look_at
 from grader.course.cases import Case
-from grader.course.correctness import Answer, Verdict, row_errors
+from grader.course.correctness import Answer, Verdict, Wrong, how_far, row_errors
 from grader.course.stages import Stage
-from grader.course.trace import Trace
+from grader.diagnosis.deduce import deduce
 from grader.report.results import Check
 from grader.sandbox.wire import POISON, dtype_name
 from grader.step_checks.examples import LN2, LOG2E
-from grader.text import escape, ranges
+from grader.text import ranges, tensor_name
 
 TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 
@@ -67,6 +67,14 @@ class Finding:
         return self.what[-1] if len(self.what) > 1 else self.what[0]
 
 
+def said(check: Check, wrong: Wrong, case: Case, stage: Stage) -> Check:
+    """The check of a wrong answer, with what a look at that one answer tells."""
+    finding = locate(case, wrong.exact, wrong.name, wrong.x, wrong.verdict)
+    if not finding.places:
+        finding = replace(finding, places=deduce(stage, wrong.times)[1])
+    return describe(check, finding, stage)
+
+
 def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verdict) -> Finding:
     """Find the wrong rows of x and name their pattern."""
     truth, sent = answer.truth[name], x
@@ -87,7 +95,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
                 or _of_another(answer, name, x) or _of_factor(case, x, truth, bad, verdict)
                 or _of_small_errors(rows, verdict) or _pattern(case, bad, x, truth))
-    what = (_how_far(tensor_name(name), verdict), *[seen] * bool(seen))
+    what = (how_far(name, verdict), *[seen] * bool(seen))
     return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
 
 
@@ -97,14 +105,8 @@ WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w
            "d_v": ("dkdv rows", "store")}
 
 
-def tensor_name(name: str) -> str:
-    """A tensor as messages call it: "k.grad", "o"."""
-    return f"{name[2:]}.grad" if name.startswith("d_") else name
-
-
 JUST_ROUNDED = 0.01  # a row nearer to the right one than this is not called a multiple of it
 ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
-MOST = 99.99  # per cent; larger errors all mean the same
 
 
 def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
@@ -131,38 +133,6 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
         place.insert(1, numbers.removesuffix("."))
     return check.fail("wrong", *(seen or (numbers,)), *pattern, advice=advice, look_at=said,
                       where=finding.where, place="; ".join(filter(None, place)))
-
-
-def kept_in_16_bits(case: Case, trace: Trace) -> str:
-    """A sentence if a kernel was given a statistic of rows (one number per query and head) in 16
-    bits, or "" """
-    if case.course_stage.sums_rows or case.HQ == case.HKV * case.D:  # k could be mistaken for it
-        return ""
-    given = {number for number, about in enumerate(trace.value["storages"]) if "input" in about}
-    given |= {one["tensor"][0] for one in trace.value["outputs"] + trace.value["gradients"]}
-    launches = [step for step in trace.steps if step[0] == "launch"]
-    for name, value in (one for step in launches for one in step[3].items()):
-        if not (isinstance(value, dict) and "tensor" in value):
-            continue
-        number, _, shape, _, dtype = value["tensor"]
-        if dtype in ("float16", "bfloat16") and number not in given \
-                and prod(shape) == case.B * case.HQ * case.N and case.N in shape[-2:]:
-            return (f"{escape(name)[:50]} holds one number per row, in {dtype}: lse, delta and "
-                    "other statistics of a row belong in float32.")
-    return ""
-
-
-def either(words) -> str:
-    """ "6.3, 6.4 or 6.8"."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def look_at(stage: Stage, *steps: str) -> str:
-    """A sentence on the steps to look at again."""
-    origin = stage.origins.get(steps[0], "")  # its hints say more
-    copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
-    return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
-            f"--hint {origin or steps[0]}")
 
 
 # ------------------------------------------------------------------- patterns
@@ -358,32 +328,3 @@ def _worst(case: Case, name: str, rows: torch.Tensor, x: torch.Tensor, truth: to
     place = ", ".join(map(str, (*index, *[column] * (truth.dim() > rows.dim()))))
     return (f"{tensor_name(name)}[{place}]" + f" (in {special})" * bool(special)
             + f" is {got[column]:.5g} and should be {want[column]:.5g}")
-
-
-def _how_far(name: str, verdict: Verdict) -> str:
-    """ "o is 96 % off (0.07 % allowed); its worst row is 2082 % off."."""
-    whole, row = _percent(verdict.fro), _percent(verdict.row)
-    if verdict.fro > verdict.fro_limit:
-        whole, limit = _apart(verdict.fro, verdict.fro_limit)
-        said = f"{name} is {whole} off ({limit} allowed)"
-        return said + f"; its worst row is {row} off." if row != whole else f"{said}."
-    row, limit = _apart(verdict.row, verdict.row_limit)
-    return f"{name} is {whole} off, but its worst row is {row} off ({limit} allowed)."
-
-
-def _apart(error: float, limit: float) -> tuple[str, str]:
-    """Both as percentages, with enough digits to differ."""
-    said = _percent(error), _percent(limit)
-    digits = 2
-    while said[0] == said[1] and digits < 8:
-        digits += 1
-        said = f"{100 * error:.{digits}g} %", f"{100 * limit:.{digits}g} %"
-    return said
-
-
-def _percent(error: float) -> str:
-    if error < 0.001:
-        return f"{100 * error:.1g} %"
-    if error > MOST:
-        return f"more than {100 * MOST:.0f} %"
-    return f"{100 * error:.2g} %" if error < 0.995 else f"{100 * error:.0f} %"

@@ -13,14 +13,16 @@ from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.stages import Stage
+from grader.course.trace import kept_in_16_bits
 from grader.diagnosis import attention_map, drawing
 from grader.diagnosis.deduce import deduce
-from grader.diagnosis.describe import Finding, describe, either, kept_in_16_bits, locate
+from grader.diagnosis.describe import Finding, describe, locate
 from grader.diagnosis.isolating import Thing, in_words, isolate
 from grader.diagnosis.samples import Sample, Samples, general
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.report.results import Check, told
+from grader.text import either
 
 NOTHING = 1e-9  # a gradient this small counts as none
 PROBE_SECONDS = 15.0  # for one more call of the submission

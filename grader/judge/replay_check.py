@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 
 from grader.course.calls import SubmissionError, same_bits
-from grader.course.correctness import answer
+from grader.course.correctness import answer, how_far
 from grader.course.inputs import Built, other_numbers
-from grader.diagnosis.describe import kept_in_16_bits, locate, tensor_name
+from grader.course.trace import kept_in_16_bits
 from grader.host import device_memory
 from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
@@ -23,6 +23,7 @@ from grader.judge.record_check import record
 from grader.judge.run_cases import Right, excused, run_apart
 from grader.judge.verdict import judging
 from grader.report.results import Check
+from grader.text import tensor_name
 
 HANDFUL = 5
 BARELY = 4.0  # limits: rounding alone may put a right kernel that far off on other numbers
@@ -151,13 +152,11 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
     verdicts = {name: exact.judge(name, x) for name, x in got.items()}
     wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
     if wrong and all(verdicts[name].times <= BARELY for name in wrong):
-        finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
         return check.fail(
             "wrong", "It only just passed with these numbers and failed with new ones: "
-            + finding.what[0], place=finding.where,
+            + how_far(wrong[0], verdicts[wrong[0]]),
             advice="what loses accuracy? Keep sums, weights and statistics in float32, round only "
-            "the operands of tl.dot and the result, and scale the scores after tl.dot.",
-            where=finding.where), False
+            "the operands of tl.dot and the result, and scale the scores after tl.dot."), False
     if wrong:
         names = " and ".join(tensor_name(name) for name in wrong)
         return check.fail(

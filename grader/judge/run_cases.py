@@ -25,7 +25,7 @@ from grader.host.session import Session
 from grader.judge.context import GradingContext
 from grader.judge.provenance import judge_growth, scores_bytes
 from grader.judge.record_check import record
-from grader.judge.verdict import crashed, judge_reply
+from grader.judge.verdict import crashed, judge_reply, judging, with_layout
 from grader.report.results import Check
 
 
@@ -241,8 +241,15 @@ def run_case(context: GradingContext, session: Session, case: Case, run: CasesRu
 
 
 def judged(context: GradingContext, built: Built, reply: Reply) -> Check:
-    return judge_reply(context.stage, context.file, built, reply, context.options.device,
-                       as_given=not context.promises_all)
+    """The check of an answer; of a wrong one it says where, and what that looks like."""
+    with judging():
+        check, wrong = judge_reply(context.stage, context.file, built, reply,
+                                   context.options.device, as_given=not context.promises_all)
+        if wrong is None:
+            return check
+        from grader.diagnosis import describe  # right files do not need it
+
+        return with_layout(describe.said(check, wrong, built.case, context.stage), built.case)
 
 
 def failed(context: GradingContext, case: Case, error: SubmissionError) -> Check:

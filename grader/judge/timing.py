@@ -29,7 +29,6 @@ from grader.course.cases import Case
 from grader.course.correctness import answer, row_errors
 from grader.course.inputs import Built, build
 from grader.course.stages import Stage
-from grader.diagnosis.describe import tensor_name
 from grader.host.session import STEP, Session
 from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
@@ -39,6 +38,7 @@ from grader.judge.verdict import crashed
 from grader.report.overview import command
 from grader.report.results import Check
 from grader.sandbox.wire import dtype_name
+from grader.text import tensor_name
 from reference import naive_attention
 
 ROUNDS = 5

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import torch
 
+from grader.assignment.hints import look_at
 from grader.assignment.submission import Step, Submission, foreign_texts, misjoined_tiles
 from grader.course.calls import Race, Reply, SubmissionError, same_bits
-from grader.course.correctness import Answer, answer
+from grader.course.correctness import Answer, Wrong, answer
 from grader.course.inputs import FAR, Built
 from grader.course.stages import Stage
-from grader.diagnosis.deduce import deduce
-from grader.diagnosis.describe import Finding, describe, either, locate, look_at, tensor_name
 from grader.judge import provenance
 from grader.report.results import Check
-from grader.text import brief
+from grader.text import brief, either, tensor_name
 
 OF_ADDRESSES = ("rows", "kv head", "loop", "borders", "load", "store", "dx", "dw", "launch")
 KEPT_BYTES = 2**28  # bytes of GPU memory that this process may keep between judgements
@@ -34,9 +33,9 @@ def judging():
 
 
 def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, device: str,
-                as_given: bool = False) -> Check:
+                as_given: bool = False) -> tuple[Check, Wrong | None]:
     """judge(), and what needs the file: kernels that are not in it, and races between programs."""
-    check, case = judge(stage, built, reply, device, as_given), built.case
+    (check, wrong), case = judge(stage, built, reply, device, as_given), built.case
     if check.outcome == "pass" and _by_means(case) and (
             foreign := foreign_texts(file.source, reply.trace.texts)):
         check = check.fail(
@@ -44,7 +43,7 @@ def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, devi
             advice="write this stage's kernels in this file.")
     if check.outcome == "pass" and reply.race:
         check = raced(check, reply.race, file)
-    return check
+    return check, wrong
 
 
 def _by_means(case) -> bool:
@@ -52,38 +51,41 @@ def _by_means(case) -> bool:
     return case.group != "beyond" and not case.by_contract
 
 
-@judging()
-def judge(stage: Stage, built: Built, reply: Reply, device: str, as_given: bool = False) -> Check:
+def judge(stage: Stage, built: Built, reply: Reply, device: str, as_given: bool = False
+          ) -> tuple[Check, Wrong | None]:
     """Judge every tensor of a reply.  The truth is computed here, after the outputs have
-    arrived.  as_given: see correctness.answer()."""
+    arrived.  as_given: see correctness.answer().
+
+    -> the check; the tensor that makes it wrong, of which nothing is said yet.
+    """
     case = built.case
     exact = answer(built, device, as_given=as_given)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
-    finding, errors = _first_wrong(case, exact, got)
+    wrong, errors = _first_wrong(exact, got)
     check = Check(case.name, case.group, "pass", case_text(case), errors,
                   detail=brief(reply.stdout, stage.filename),
                   kernels=tuple(sorted(reply.trace.kernels)), asks=case.asks)
-    if finding:
-        return _with_layout(describe(check, finding, stage), case)
+    if wrong:
+        return check.fail("wrong", ""), wrong
     for id, what, *seen, advice in _side_effects(stage, built, reply, exact):
-        return check.fail("wrong", what, *seen, advice=advice, id=id)
+        return check.fail("wrong", what, *seen, advice=advice, id=id), None
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True, as_given=as_given)
-        finding, errors = _first_wrong(case, fresh, list(reply.refilled.items()), errors)
+        wrong, errors = _first_wrong(fresh, list(reply.refilled.items()), errors)
         check = replace(check, errors=errors)
-        if finding and _is_stale(exact, reply):
+        if wrong and _is_stale(exact, reply):
             return check.fail(
                 "rejected",
                 "This is the answer of an earlier call: the same tensors held new values, and the "
                 "old result came back.",
                 advice="compute every call from the current values of its inputs; keep no "
-                "results.", id="stale-answer", where="everywhere")
-        if finding:
-            return _with_layout(describe(check, finding, stage), case)
+                "results.", id="stale-answer", where="everywhere"), None
+        if wrong:
+            return check.fail("wrong", ""), wrong
     if not _by_means(case):
-        return check
-    return provenance.made_by_kernels(check, stage, built, reply.trace)
+        return check, None
+    return provenance.made_by_kernels(check, stage, built, reply.trace), None
 
 
 def case_text(case) -> str:
@@ -107,7 +109,7 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
                        step=step.id if step else None, steps=(step.id,) if step else ())
     if error.waited_for_cpu:
         return check.excused()
-    return _with_layout(check, case) if error.outcome == "crashed" else check
+    return with_layout(check, case) if error.outcome == "crashed" else check
 
 
 def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Check:
@@ -180,10 +182,9 @@ def blanks_left(file: Submission) -> Check:
     return check.fail("crashed", what, *seen, id="blank-step", step=file.unreached[0])
 
 
-def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
-                 ) -> tuple[Finding | None, dict]:
-    """Judge tensors in order.  -> the finding on the first wrong one; the errors of all, or the
-    worse ones if `before` has some."""
+def _first_wrong(exact: Answer, tensors, before: dict | None = None) -> tuple[Wrong | None, dict]:
+    """Judge tensors in order.  -> the first wrong one; the errors of all, or the worse ones if
+    `before` has some."""
     found, times, errors = None, {}, dict(before or {})
     for name, x in tensors:
         verdict = exact.judge(name, x)
@@ -192,13 +193,11 @@ def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
         if noted is None or not verdict.row <= noted["row"]:
             errors[name] = verdict.as_dict()
         if not verdict.accepted and found is None:
-            found = locate(case, exact, name, x, verdict)
-    if found and not found.places:
-        found = replace(found, places=deduce(case.course_stage, times)[1])
+            found = Wrong(name, x, verdict, exact, times)
     return found, errors
 
 
-def _with_layout(check: Check, case) -> Check:
+def with_layout(check: Check, case) -> Check:
     """What a wrong answer or a crash most likely means in a case that is made for one mistake."""
     if case.layout != "far":
         return check

@@ -13,11 +13,11 @@ import torch
 from torch.nn.functional import pad
 
 import reference
+from grader.assignment.hints import look_at
 from grader.course.calls import SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
-from grader.diagnosis.describe import look_at
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.judge.context import GradingContext

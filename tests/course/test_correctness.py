@@ -195,3 +195,21 @@ def test_our_own_tiles_agree_with_the_truth_in_float32():
     answer = correctness.answer(inputs.build(case, 1), "cpu")
     for name, truth in answer.truth.items():
         torch.testing.assert_close(answer.tiled[name].double(), truth, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("error, said", [
+    (0.0004, "0.04 %"), (0.0123, "1.2 %"), (0.994, "99 %"), (0.996, "100 %"), (1.0, "100 %"),
+    (3.68, "368 %")])
+def test_a_share_is_a_plain_number(error, said):
+    assert correctness._percent(error) == said
+
+
+@pytest.mark.parametrize("fro, row, said", [
+    (0.96, 20.8, "o is 96 % off (0.07 % allowed); its worst row is 2080 % off."),
+    (4.66, 4.66, "o is 466 % off (0.07 % allowed)."),
+    (0.0007004, 0.001, "o is 0.07004 % off (0.07 % allowed); its worst row is 0.1 % off."),
+    (0.0003, 0.12, "o is 0.03 % off, but its worst row is 12 % off (0.39 % allowed)."),
+    (9e4, 9e5, "o is more than 9999 % off (0.07 % allowed).")])
+def test_how_far_it_is_off_is_one_line(fro, row, said):
+    verdict = correctness.Verdict(fro, 0.0007, row, 0.0039, 0)
+    assert correctness.how_far("o", verdict) == said

@@ -3,13 +3,12 @@
 import re
 import textwrap
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from grader.course.cases import Case
-from grader.course.correctness import Answer, Verdict
+from grader.course.correctness import Answer
 from grader.course.stages import STAGES
 from grader.diagnosis import describe
 from grader.diagnosis.isolating import NUMBERS, SURROUNDINGS, THINGS
@@ -93,24 +92,6 @@ def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
             * torch.linspace(1.0, 2.0, x.shape[-1], dtype=torch.float64)
     finding = found(replace(PLAIN, HQ=1, HKV=1), spoil)
     assert finding.id != "columns" and "columns" not in finding.where
-
-
-@pytest.mark.parametrize("error, said", [
-    (0.0004, "0.04 %"), (0.0123, "1.2 %"), (0.994, "99 %"), (0.996, "100 %"), (1.0, "100 %"),
-    (3.68, "368 %")])
-def test_a_share_is_a_plain_number(error, said):
-    assert describe._percent(error) == said
-
-
-@pytest.mark.parametrize("fro, row, said", [
-    (0.96, 20.8, "o is 96 % off (0.07 % allowed); its worst row is 2080 % off."),
-    (4.66, 4.66, "o is 466 % off (0.07 % allowed)."),
-    (0.0007004, 0.001, "o is 0.07004 % off (0.07 % allowed); its worst row is 0.1 % off."),
-    (0.0003, 0.12, "o is 0.03 % off, but its worst row is 12 % off (0.39 % allowed)."),
-    (9e4, 9e5, "o is more than 9999 % off (0.07 % allowed).")])
-def test_how_far_it_is_off_is_one_line(fro, row, said):
-    verdict = Verdict(fro, 0.0007, row, 0.0039, 0)
-    assert describe._how_far("o", verdict) == said
 
 
 @pytest.mark.parametrize("factor, said", [
@@ -269,36 +250,6 @@ def test_where_the_launch_is_a_step_nobody_is_sent_outside_of_the_steps():
     text = _text(told(finding, STAGES[2], right=["2.5", "2.6"]))
     assert "outside" not in text and "the whole call is not" in text
     assert "look at step 2.5 or 2.6; more: python autograder.py --hint 2.5" in text
-
-
-MADE, INPUT, RESULT = range(3)  # storages
-
-
-def narrow(case, shape, dtype="float16", storage=MADE) -> str:
-    launch = ["launch", 0, [1], {"N": 100, "lse_ptr": {
-        "tensor": [storage, 0, shape, [1], dtype]}}, {}]
-    return describe.kept_in_16_bits(case, SimpleNamespace(
-        steps=[["op", "aten::empty", [], {}, []], launch],
-        value={"storages": [{}, {"input": "w"}, {}], "gradients": [],
-               "outputs": [{"tensor": [RESULT, 0, [1], [1], "float16"]}]}))
-
-
-@pytest.mark.parametrize("shape, dtype, said", [
-    ([2, 4, 100], "float16", "lse_ptr holds one number per row, in float16: "),
-    ([8, 100, 1], "bfloat16", "lse_ptr holds one number per row, in bfloat16: "),
-    ([2, 4, 100], "float32", ""), ([2, 4, 100, 8], "float16", ""), ([2, 2, 50, 4], "float16", "")])
-def test_a_statistic_that_a_kernel_was_given_in_16_bits_is_seen(shape, dtype, said):
-    found = narrow(CASE, shape, dtype)
-    assert found.startswith(said) and bool(found) == bool(said)
-
-
-@pytest.mark.parametrize("case, shape, storage", [
-    (Case(2, "robust", 100, M=9), [100], MADE),  # a copy of stage 2's w
-    (CASE, [2, 4, 100], INPUT), (CASE, [2, 4, 100], RESULT),
-    (Case(5, "robust", 100, D=16, HQ=16, HKV=1), [1, 16, 100], MADE),  # k, transposed
-])
-def test_what_only_has_as_many_numbers_is_no_statistic(case, shape, storage):
-    assert narrow(case, shape, storage=storage) == ""
 
 
 def test_stage_1_hears_nothing_of_kernels():
