@@ -53,7 +53,7 @@ class Asked:
                 self.session = open_session(self.stage, self.options, self.source)
                 self.session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
             built = build(case, seed)
-            check = judge(self.stage, built, self.session.run(built.call), "cpu")
+            check, _ = judge(self.stage, built, self.session.run(built.call), "cpu")
         except SubmissionError:
             return float("inf")
         found = [max(e["fro"] / e["fro_limit"], e["row"] / e["row_limit"])
