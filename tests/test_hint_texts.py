@@ -140,3 +140,22 @@ def test_the_grader_prints_the_three_rungs_of_a_shipped_hint(tmp_path):
     state = tmp_path / "hints.json"
     for rung in hints.RUNGS:
         assert HINTS["4.2"][rung].strip() in hints.next_hint("4.2", state_file=state)
+
+
+SIZES = {"N", "NK", "M", "D", "BLOCK_M", "BLOCK_N"}  # which say what shape something has
+
+
+def _foreign(step: str, text: str) -> set[str]:
+    """Names of the file that a text mentions and its step's solution does not use."""
+    tree = ast.parse((ROOT / f"problem_{step.partition('.')[0]}.py").read_text("utf-8"))
+    known = {getattr(node, "id", getattr(node, "arg", None)) for node in ast.walk(tree)}
+    known = {name for name in known if name and ("_" in name.strip("_") or name.isupper())}
+    own = re.findall(r"\w+", "\n".join(SOLUTIONS[step][1]))
+    return known & set(re.findall(r"\w+", text)) - {*own} - SIZES
+
+
+def test_a_formula_names_what_its_own_step_uses():
+    own = [step for step in HINTS if step not in CARRIED and step[0] != "W"]
+    foreign = {step: found for step in own if (found := _foreign(step, HINTS[step]["formula"]))}
+    assert foreign == {"8.11": {"_dq_kernel"}}  # whose delta it is
+    assert _foreign("6.3", HINTS["6.4"]["formula"])
