@@ -1,7 +1,6 @@
 """python -m classroom grade | gradebook | leaderboard | kit ...; --help."""
 
 import argparse
-import codecs
 import sys
 import time
 from collections import Counter
@@ -17,7 +16,6 @@ from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 OUTPUTS = ("grades.csv", "junit.xml", "summary.html", "feedback.zip", "audit/history.csv")
-ALIKE = 8  # first bytes by which a command's own output is recognised
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
 SAY_SECONDS = 30.0  # between two lines of progress without a terminal
@@ -208,8 +206,8 @@ def grade(arguments, wanted: dict) -> int:
     students = [student for student in students if student.key not in gone]
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
     # These fail early if a gradebook cannot be filled, or a file is not ours to replace.
-    check_new(filled(arguments, arguments.out, most, [])[0])
-    check_ours(arguments.out, [*OUTPUTS, *chain.from_iterable(
+    gradebooks = filled(arguments, arguments.out, most, [])[0]
+    check_ours(arguments.out, [*OUTPUTS, *(path.name for path in gradebooks), *chain.from_iterable(
         standing.outputs(student.key) for student in students)])
     account = "" if arguments.slurm else machine.account(
         arguments.worker_user, arguments.allow_root)
@@ -312,7 +310,8 @@ def grade(arguments, wanted: dict) -> int:
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
         made, lines = ({}, []) if interrupted else filled(arguments, arguments.out, most, written)
-        put(made)
+        for path, contents in made.items():
+            store.write(path, contents)
         for line in (*lines, *(f"to upload: {path}" for path in made)):
             progress.line(line)
         if (left := [undecided(report) for report in written]) and any(left):
@@ -387,6 +386,7 @@ def book(arguments) -> int:
     """Run `gradebook`."""
     from classroom import gradebook
     from classroom.book import EMPTY, reports
+    from classroom.store import put
 
     _check_positive(arguments, "scale")
     if arguments.scale and not (arguments.canvas or arguments.moodle):
@@ -402,7 +402,7 @@ def book(arguments) -> int:
     if arguments.check50:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}
-    put(files_made)
+    put(arguments.results, files_made)
     print(*said, f"{len(graded)} students: {arguments.check50 or next(iter(files_made))}", sep="\n")
     return NOT_SETTLED if said else DONE
 
@@ -427,6 +427,7 @@ def filled(arguments, results: Path, most: float, graded: list[dict]
 def board(arguments) -> int:
     """Run `leaderboard`."""
     from classroom import leaderboard, machine
+    from classroom.store import put
 
     if arguments.verify < 0:
         raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
@@ -445,36 +446,11 @@ def board(arguments) -> int:
                 progress.line(f"P{row['stage']} of {row['student']} on {row['gpu']}: "
                               f"{again['was']:.4f} ms, again {again['outcome']}, "
                               + (f"{again['ms']:.4f} ms" if again["ms"] else "no time"))
-    put({arguments.out / "index.html": leaderboard.page(made, datetime.now())}, 0o644)
+    put(arguments.results, {
+        arguments.out / "index.html": leaderboard.page(made, datetime.now())}, 0o644)
     progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"
                   f" who is who, in {arguments.results / 'aliases.csv'}")
     return DONE
-
-
-def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
-    """Write files, each in one step.  Raises ValueError: a file that we did not write has such a
-    name, and nothing is written; or one cannot be written."""
-    check_new(made)
-    for path, contents in made.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(path, contents, mode)
-        except OSError as error:
-            raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
-                             ) from None
-
-
-def check_new(made: dict[Path, bytes]) -> None:
-    """Raises ValueError: a file that we did not write has one of these names."""
-    for path, contents in made.items():
-        try:
-            with open(path, "rb") as file:
-                there, ours = (text.removeprefix(codecs.BOM_UTF8)[:ALIKE]
-                               for text in (file.read(ALIKE + 3), contents))
-        except FileNotFoundError:
-            continue
-        if there != ours:
-            raise ValueError(f"want a new file, or one that this command wrote; got {path}")
 
 
 def pack(arguments) -> int:
@@ -483,8 +459,8 @@ def pack(arguments) -> int:
     from grader import starter
 
     out, is_folder = arguments.out, arguments.platform == "classroom50"
-    if out.is_dir() or is_folder and out.exists() or not out.resolve().parent.is_dir():
-        raise ValueError(f"--out: want a {'new folder' if is_folder else 'file'} in a folder that "
+    if out.exists() or not out.resolve().parent.is_dir():
+        raise ValueError(f"--out: want a new {'folder' if is_folder else 'file'} in a folder that "
                          f"exists; got {out}")
     if is_folder and arguments.cases:
         raise ValueError("--cases: want it for gradescope only, for Classroom 50 publishes a kit; "
@@ -494,7 +470,7 @@ def pack(arguments) -> int:
     if is_folder:
         starter.write(kit.classroom50(inside), out)
     else:
-        put({out: kit.gradescope(inside)})
+        files.replace(out, kit.gradescope(inside), 0o600)
     print(f"{out}: packed; docs/classes.md says how it is used")
     return DONE
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from grader.assignment.record import ROOT, sha256
 from grader.course.stages import STAGES
+from grader.host import files
 
 FORMAT = 2  # version of a record
 WRITTEN = ".written"  # the sha256 and the name of everything that was written for people
@@ -56,16 +57,38 @@ class Unit:
 
 
 def check_ours(folder: Path, names: Iterable[str]) -> None:
-    """Raises ValueError: one of these files in RESULTS is not there as `grade` wrote it."""
+    """Raises ValueError: one of these files, named from RESULTS, is not there as a command of ours
+    wrote it."""
     log = folder / WRITTEN
-    if not log.is_file() and (folder / "class.toml").is_file():
-        return  # an older version kept no list
     known = set(log.read_text("utf-8").splitlines()) if log.is_file() else set()
+    has_no_log = not log.is_file() and (folder / "class.toml").is_file()  # of an older version
     for name in names:
-        path = folder / name
-        if path.is_file() and f"{sha256(path.read_bytes())} {name}" not in known:
-            raise ValueError(f"--out: want nothing of your own where `grade` writes; got {path}, "
+        path = Path(os.path.normpath(folder / name))
+        if path.is_file() and (not has_no_log or name.startswith("..")) \
+                and f"{sha256(path.read_bytes())} {name}" not in known:
+            raise ValueError(f"want a new file, or one as this command wrote it; got {path}, "
                              "which it did not write, or not like this: move it somewhere else")
+
+
+def note(folder: Path, name: str, contents: bytes) -> None:
+    """Note that this file, named from RESULTS, is ours."""
+    with open(folder / WRITTEN, "a", encoding="utf-8") as log:
+        log.write(f"{sha256(contents)} {name}\n")
+
+
+def put(folder: Path, made: dict[Path, bytes], mode: int = 0o600) -> None:
+    """Write files made of RESULTS, each in one step, wherever they lie.  Raises ValueError: as
+    check_ours(), and nothing is written; or a file cannot be written."""
+    names = {path: os.path.relpath(path, folder) for path in made}
+    check_ours(folder, names.values())
+    for path, contents in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(path, contents, mode)
+            note(folder, names[path], contents)
+        except OSError as error:
+            raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
+                             ) from None
 
 
 def forget(folder: Path, names: list[str]) -> None:
@@ -178,8 +201,8 @@ class Store:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_relative_to(self.working) and path.parent != self.graded:
-            with open(self.folder / WRITTEN, "a", encoding="utf-8") as log:  # before the file
-                log.write(f"{sha256(contents)} {path.relative_to(self.folder).as_posix()}\n")
+            # First, so that a kill in between leaves no file that nobody knows.
+            note(self.folder, path.relative_to(self.folder).as_posix(), contents)
         temporary = self.working / f"{secrets.token_hex(8)}.new"
         try:
             temporary.write_bytes(contents)

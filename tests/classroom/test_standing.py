@@ -438,7 +438,28 @@ def test_a_worksheet_of_ones_own_in_the_results_is_seen_before_anything_is_grade
     (tmp_path / "out").mkdir()
     (tmp_path / "out/moodle.csv").write_text("my own list\n")
     assert moodle() == 2 and (tmp_path / "asked").read_text() == ""
-    assert "want a new file, or one that this command wrote" in capsys.readouterr().err
+    assert "want a new file, or one as this command wrote it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["out/moodle.csv", "nb.csv", "checks/Anna.json",
+                                  "board/index.html"])
+def test_a_gradebook_that_was_edited_by_hand_is_not_overwritten(moodle, tmp_path, capsys, name):
+    assert moodle() == 3
+    commands = {"nb.csv": ["gradebook", "--nbgrader", "nb.csv"],
+                "checks/Anna.json": ["gradebook", "--check50", "checks"],
+                "board/index.html": ["leaderboard", "--out", "board"]}
+    command, option, place = commands.get(
+        name, ["gradebook", "--moodle", "worksheet.csv"])
+    words = [command, str(tmp_path / "out"), option, str(tmp_path / place)]
+    assert main.main(words) in (0, 3) and main.main(words) in (0, 3), "its own file it replaces"
+    (tmp_path / name).write_text((text := (tmp_path / name).read_text("utf-8")) + "\n", "utf-8")
+    before = everything(tmp_path)
+    capsys.readouterr()
+    assert main.main(words) == 2 and f"got {tmp_path / name}, which" in capsys.readouterr().err
+    assert name != "out/moodle.csv" or moodle("--yes") == 2
+    assert everything(tmp_path) == before and before[name] == text.encode() + b"\n"
+    (tmp_path / name).rename(tmp_path / "mine")
+    assert main.main(words) in (0, 3) and (tmp_path / name).read_text("utf-8") == text
 
 
 def history(tmp_path) -> list[tuple[str, ...]]:
