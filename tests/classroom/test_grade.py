@@ -96,9 +96,9 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
     make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG}, "same": {2: RIGHT},
                               "other": {1: "x = 1"}})
     code, output = run(tmp_path / "class", tmp_path / "out")
-    assert code == 0, output
+    assert code == 3 and "No grade yet for 1 of 4 students: 1 refused" in output, output
     assert table(tmp_path / "out") == {
-        **alone, "same": alone["right"], "other": ("missing", "0.0")}
+        **alone, "same": alone["right"], "other": ("refused", "")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
         "feedback.zip", ".lock", "class.toml", "audit", ".written"}
