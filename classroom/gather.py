@@ -50,7 +50,7 @@ MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+
 TEAM = re.compile(r"[^-]*\d[^-]*-")  # Team 7-Ben Braun
 # andersonanna_LATE_101_55101_problem_1.py; text typed in: ..._101_text.html; where names are hidden
 # anon_x2k9q_55101_problem_1.py.
-CANVAS = re.compile(r"(?P<name>(?P<hidden>anon_)[^_]+|.+?)_(?:LATE_)?(?(hidden)|(?P<id>\d+)_)"
+CANVAS = re.compile(r"(?P<name>(?P<hidden>anon_)[^_]+|.+?)_(?P<late>LATE_)?(?(hidden)|(?P<id>\d+)_)"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
@@ -266,8 +266,7 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
                 f"{system['name']}_{system['id']}_assignsubmission_file/"
             file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
             yield TEAM.sub("", system["name"], count=1), system["id"] or "", Place(
-                entry, typed or file, returns=returns,
-                marked_late=canvas and "_LATE_" in name)
+                entry, typed or file, returns=returns, marked_late=canvas and bool(system["late"]))
         else:
             stem = name if entry.is_folder else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", name)
             yield stem, "", Place(entry, time=stamps.get(name))

@@ -96,15 +96,16 @@ def said(time: datetime) -> str:
 
 
 def apply(report: dict, late: Late | None, word=None) -> float:
-    """Note in a report how late it is, and in "held" if a person has to say so.  word: an override
-    of the days.  -> the share of the points that remains."""
+    """Note in a report how late it is, and in "held" if a person has to say so, which is always the
+    case if the learning system calls it late and no deadline is known.  word: an override of the
+    days.  -> the share of the points that remains."""
     report["late_days"], report["late"], report["held"], report["free_days"] = None, "", [], None
-    if late is None:
-        return 1.0
-    late = late.until(read(report.get("extension") or ""))
+    if late is not None:
+        late = late.until(read(report.get("extension") or ""))
     if word is not None:
         days = word.days_late
-    elif report["handed_in"] is not None:
+        late = late or Late(datetime.max, days)  # without a policy they cost nothing
+    elif late is not None and report["handed_in"] is not None:
         time = read(report["handed_in"])
         days = late.days_of(time)
         shown, deadline = late.compared(time)

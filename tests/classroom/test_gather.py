@@ -295,11 +295,13 @@ def test_a_download_of_canvas(tmp_path):
     for name in ("andersonanna_101_55101_problem_1.py", "andersonanna_101_55102_problem_2-1.py",
                  "braunben_LATE_102_55103_problem_1.py"):
         (tmp_path / name).write_text("one")
+    (tmp_path / "andersonanna_101_55104_not_LATE_yet.txt").write_text("a name of her own")
     (tmp_path / "mohnmia_103_text.html").write_text("see my page")
     anna, ben, mia = gather(tmp_path)
     assert (anna.name, anna.person.id, anna.files, anna.refused) == (
         "andersonanna", "101", {1: b"one", 2: b"one"}, {})
     assert (ben.name, ben.files) == ("braunben", {1: b"one"})
+    assert ben.marked_late and not anna.marked_late
     assert mia.trouble == "no problem_1.py ... problem_9.py is in it, but text"
 
 

@@ -56,7 +56,9 @@ def test_what_is_late_says_both_times_and_their_zones():
     (None, RULES, [policy.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
     (None, RULES, [], None, None, [late.UNKNOWN]),
     (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+0000")]),
-    (1000, None, [], 100.0, None, [])])
+    (1000, None, [], None, None, [late.UNKNOWN]),
+    (None, None, [], None, None, [late.UNKNOWN]),
+    (None, None, [policy.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])
 def test_what_is_marked_late_by_unknown_days_has_no_points_until_a_person_says_them(
         hours, rules, words, points, days, notes):
     made = report(hours, marked_late=True)
