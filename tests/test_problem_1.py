@@ -1,8 +1,10 @@
 import math
+import re
 
 import pytest
 import torch
 
+import problem_1
 from problem_1 import BLOCK_M, FlashAttention2Function
 
 attend = FlashAttention2Function.apply
@@ -122,3 +124,11 @@ def test_other_dtypes_are_refused():
         attend(*torch.randn(3, 1, 1, 4, 16, dtype=torch.float64))
     with pytest.raises(TypeError, match="want one dtype"):
         attend(torch.randn(1, 1, 4, 16), *torch.randn(2, 1, 1, 4, 16).half())
+
+
+def test_the_bytes_that_its_text_begins_with_are_those_of_its_sizes():
+    text = " ".join(problem_1.__doc__.split())
+    N, heads, of_p, of_q, D = map(int, re.search(
+        r"At N = (\d+) and (\d+) heads one of them takes (\d+) GiB in bfloat16, while q, k, v and "
+        r"o take (\d+) MiB each \(D = (\d+)\)", text).groups())
+    assert 2 * heads * N * N == of_p << 30 and 2 * heads * N * D == of_q << 20

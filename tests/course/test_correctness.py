@@ -1,5 +1,6 @@
 """The verdict rule: it takes every honest kernel, and no wrong one, on the real list of cases."""
 
+import itertools
 import math
 
 import pytest
@@ -181,6 +182,26 @@ def test_row_sums_that_cancel_are_judged_by_the_size_of_their_terms():
     assert answer.judge("y", (x * w).float().sum(1).half()).accepted  # products rounded first
     assert not answer.judge("y", (x[:, :-1].float() @ w[:-1].float()).half()).accepted
     assert not answer.judge("y", (x.float() @ w.float() * 1.04).half()).accepted
+
+
+def test_the_sizes_of_terms_are_those_of_a_sum_term_by_term():
+    case = Case(9, "robust", 5, D=3, HQ=4, HKV=2, dtype=torch.float32, is_causal=True, window=3,
+                sink_logits=True, grads=("q", "k", "v"))
+    built = inputs.build(case, 0)
+    given = {name: x.double() for name, x in built.tensors.items()}
+    q, k, v, do = (x[0] for x in (given["q"], given["k"], given["v"], built.upstream["dout"]))
+    exact = reference.attention(**given, dout=do[None].double(), **case.mask())
+    wanted_q, wanted_k, scale = torch.zeros(4, 5), torch.zeros(2, 5), 3**-0.5
+    for h, i, j in itertools.product(range(4), range(5), range(5)):
+        if j <= i < j + 3:
+            kv = h // 2
+            p = math.exp(scale * q[h, i].dot(k[kv, j]) - exact["lse"][0, h, i])
+            dp, delta = ((do[h, i] * x).norm() for x in (v[kv, j], exact["o"][0, h, i]))
+            wanted_q[h, i] += (scale * p * (dp + delta) * k[kv, j].norm()) ** 2
+            wanted_k[kv, j] += (scale * p * (dp + delta) * q[h, i].norm()) ** 2
+    got = correctness.term_sizes(**built.tensors, dout=do[None], exact=exact, **case.mask())
+    torch.testing.assert_close(got["d_q"][0].float(), wanted_q.sqrt())
+    torch.testing.assert_close(got["d_k"][0].float(), wanted_k.sqrt())
 
 
 def test_float32_on_a_gpu_is_given_the_room_tf32_needs():

@@ -189,6 +189,15 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     assert "It computed the others" in found(PLAIN, both, dtype=dtype).seen
 
 
+@pytest.mark.parametrize("stage, name, steps", [
+    (2, "y", ["2.1"]), (2, "d_x", ["2.4", "2.6"]), (2, "d_w", ["2.5", "2.6"]),
+    (3, "o", ["3.1", "3.8"]), (8, "o", ["8.1", "8.20"]), (8, "d_q", ["8.7", "8.10"]),
+    (8, "d_k", ["8.13", "8.20"]), (9, "d_v", ["9.15", "9.23"])])
+def test_of_rows_never_stored_the_steps_that_choose_and_store_them_are_looked_at(
+        stage, name, steps):
+    assert STAGES[stage].steps_of(describe.WRITERS[name]) == steps
+
+
 def test_what_is_computed_in_16_bits_is_no_poison():
     memory = torch.empty(4)
     poison(memory)

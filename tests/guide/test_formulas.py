@@ -1,6 +1,8 @@
 """Every formula of the guide's derivations, in numbers: autograd and differences in float64."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,23 @@ import reference
 torch.manual_seed(0)
 N, D, W, SINKS = 7, 3, 3, 2
 SCALE = 0.7
+TEXT = Path(reference.__file__).parent / "guide" / "text"
+
+
+def shown(stage: int) -> list[str]:
+    """The formulas that stand on lines of their own in a chapter."""
+    text = (TEXT / f"stage_{stage}.md").read_text("utf-8")
+    return [" ".join(found.split()) for found in re.findall(
+        r"^\$\$\n(.*?)\n\$\$", text, re.S | re.M)]
+
+
+COMPUTED = {8: set(), 9: set()}
+
+
+def of(stage: int, *formulas: str):
+    """The test that follows computes what these formulas of a chapter say."""
+    COMPUTED[stage].update(formulas)
+    return lambda test: test
 
 
 def one_head(sink=None):
@@ -53,6 +72,9 @@ def test_dlse_joins_delta():
     torch.testing.assert_close(got, p * (dp - ((p * dp).sum() - dlse)))
 
 
+@of(8,
+    r"\frac{\partial \ln P_j}{\partial S_k} = [j = k] - P_k \qquad\Longrightarrow\qquad "
+    r"\frac{\partial P_j}{\partial S_k} = P_j \bigl( [j = k] - P_k \bigr),")
 def test_the_softmax_jacobian():
     s = torch.randn(6, dtype=torch.float64)
     p = torch.softmax(s, 0)
@@ -60,6 +82,15 @@ def test_the_softmax_jacobian():
     torch.testing.assert_close(got, p[:, None] * (torch.eye(6, dtype=torch.float64) - p[None, :]))
 
 
+@of(8,
+    r"S_{ij} = \text{scale} \cdot q_i \cdot k_j, \qquad P_{ij} = e^{S_{ij} - "
+    r"\mathrm{lse}_i}, \qquad o_i = \sum_j P_{ij} v_j .",
+    r"dv_j = \sum_i P_{ij}\, do_i, \qquad dP_{ij} = do_i \cdot v_j , \qquad\text{or}\qquad "
+    r"dv = P^\top do, \qquad dP = do\, v^\top .",
+    r"dS_k = \sum_j dP_j \frac{\partial P_j}{\partial S_k} = P_k\, dP_k - P_k \sum_j P_j\, "
+    r"dP_j = P_k\, (dP_k - \delta), \qquad \delta = \sum_j P_j\, dP_j .",
+    r"dq_i = \text{scale} \sum_j dS_{ij}\, k_j, \qquad dk_j = \text{scale} \sum_i dS_{ij}\, "
+    r"q_i .")
 @pytest.mark.parametrize("sink", [None, 0.5], ids=["no sink", "sink"])
 def test_the_backward_of_stages_8_and_9(sink):
     q, k, v, do, s, lse, p, o, dp, delta, ds = one_head(sink)
@@ -76,12 +107,17 @@ def test_the_backward_of_stages_8_and_9(sink):
     torch.testing.assert_close(dv, p.T @ do)
 
 
+@of(8,
+    r"\delta_i = \sum_j P_{ij}\, (do_i \cdot v_j) = do_i \cdot \sum_j P_{ij}\, v_j = do_i "
+    r"\cdot o_i .")
 @pytest.mark.parametrize("sink", [None, 0.5], ids=["no sink", "sink"])
 def test_delta_is_rowsum_of_p_dp_and_of_do_o(sink):
     *_, p, o, dp, delta, ds = one_head(sink)
     torch.testing.assert_close((p * dp).sum(1), delta)
 
 
+@of(9,
+    r"dS_{i*} = P_{i*}\,(0 - \delta_i) = -e^{b_h - \mathrm{lse}_i}\,\delta_i .")
 def test_ds_sums_to_zero_with_the_sink_and_without_one():
     *_, ds = one_head()
     torch.testing.assert_close(ds.sum(1), torch.zeros(N, dtype=torch.float64))
@@ -90,6 +126,9 @@ def test_ds_sums_to_zero_with_the_sink_and_without_one():
                                torch.zeros(N, dtype=torch.float64))
 
 
+@of(9,
+    r"\delta_i = \sum_{j} P_{ij}\, dP_{ij} + P_{i*} \cdot 0 = do_i \cdot o_i",
+    r"db_h = -\sum_{\text{batch}} \sum_i e^{b_h - \mathrm{lse}_i}\, \delta_i .")
 def test_the_gradient_of_a_sink_logit_against_a_difference():
     q, v, do = torch.randn(3, 2, 4, N, D, dtype=torch.float64)
     k = torch.randn(2, 2, N, D, dtype=torch.float64)
@@ -108,6 +147,11 @@ def test_the_gradient_of_a_sink_logit_against_a_difference():
         torch.testing.assert_close((up - down) / 2e-6, formula[h], rtol=1e-6, atol=1e-8)
 
 
+@of(9,
+    r"o_i = \frac{\sum_j e^{S_{ij}} v_j}{e^{b_h} + \sum_j e^{S_{ij}}}, \qquad \mathrm{lse}_i "
+    r"= \log\Bigl( e^{b_h} + \sum_j e^{S_{ij}} \Bigr), \qquad P_{ij} = e^{S_{ij} - "
+    r"\mathrm{lse}_i} .",
+    r"m = b_h, \qquad \ell = e^{b_h - b_h} = 1, \qquad a = 1 \cdot v_* = 0 ,")
 def test_a_sink_logit_is_a_key_without_a_value():
     q, k, v, *_ = one_head()
     sink = 0.5
@@ -119,6 +163,9 @@ def test_a_sink_logit_is_a_key_without_a_value():
     torch.testing.assert_close(torch.logsumexp(s, 1), got["lse"][0, 0])
 
 
+@of(8,
+    r"dk_{\kappa, j} = \text{scale} \sum_{h} \sum_i dS^{(h)}_{ij}\, q^{(h)}_i, \qquad "
+    r"dv_{\kappa, j} = \sum_{h} \sum_i P^{(h)}_{ij}\, do^{(h)}_i .")
 def test_what_a_group_shares_it_sums():
     q, do = torch.randn(2, 1, 4, N, D, dtype=torch.float64)
     k, v = torch.randn(2, 1, 2, N, D, dtype=torch.float64)
@@ -234,3 +281,8 @@ def test_the_answers_to_the_open_exercises_that_derive_something_hold():
     torch.testing.assert_close(o, torch.softmax(raw, 1) @ v)
     length = torch.exp(raw - raw.amax(1, keepdim=True)).sum(1)
     torch.testing.assert_close(torch.softmax(raw, 1).amax(1), 1 / length)
+
+
+@pytest.mark.parametrize("stage", COMPUTED)
+def test_each_formula_of_the_backward_is_computed_here(stage):
+    assert {*shown(stage)} == COMPUTED[stage]

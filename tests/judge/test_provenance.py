@@ -89,6 +89,14 @@ def test_allocating_casting_and_a_little_arithmetic_are_pytorchs():
     assert check.outcome == "rejected" and "PyTorch computed" in check.lines[0]
 
 
+@pytest.mark.parametrize("stage, outcome", [(3, "pass"), (8, "rejected")])
+def test_arithmetic_of_a_backward_counts_where_the_student_writes_it(stage, outcome):
+    case = Case(stage, "robust", 40, is_causal=stage == 8, grads=("q", "k", "v"))
+    check = judged(*answered(case, backward_operations=("aten::mul.Tensor",) * 1000))
+    assert check.outcome == outcome
+    assert outcome == "pass" or "numbers in the backward" in check.lines[0]
+
+
 def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
     check = judged(*answered(PLAIN, again=(0,)))
     assert check.outcome == "rejected" and "an answer was kept" in check.lines[0]

@@ -380,6 +380,13 @@ def test_a_prompt_in_parts_and_a_static_cache_are_refused(device):
         )
 
 
+def test_queries_that_begin_elsewhere_than_the_keys_are_refused(device):
+    options = dict(batch_size=2, q_length=N, kv_length=N, mask_function=causal_mask_function)
+    assert course_mask(q_offset=5, kv_offset=5, **options) is not None
+    with pytest.raises(ValueError, match="want as many keys as queries, or a single query"):
+        course_mask(q_offset=5, **options)
+
+
 def test_a_mask_function_nobody_here_knows_is_refused(device):
     options = dict(batch_size=2, q_length=N, kv_length=N, config=_model(device).config)
     sliding = sliding_window_causal_mask_function

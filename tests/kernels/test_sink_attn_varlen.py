@@ -186,6 +186,27 @@ def test_borders_are_read_once_and_again_when_they_have_changed(device, monkeypa
         sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
 
 
+@pytest.mark.interpreter
+def test_borders_that_change_in_inference_mode_are_read_again(device):
+    q, k, v, *_ = _inputs([5, 4], device=device)
+    with torch.inference_mode():
+        cu_seqlens = _borders([5, 4], device)
+        sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
+        cu_seqlens[1] = 1
+        with pytest.raises(ValueError, match="want max_seqlen >= 8, the longest sequence; got 5"):
+            sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
+
+
+@pytest.mark.interpreter
+def test_as_many_rows_in_fewer_or_more_sequences_are_other_sequences(device):
+    for lengths in ([20, 20, 0], [20, 13, 7], [20, 20], [10, 20, 5, 5], [20, 20, 0]):
+        q, k, v, sink_logits, do = _inputs(lengths, device=device)
+        got = _run(q, k, v, sink_logits, do, _borders(lengths, device), 20)
+        want = _truth(q, k, v, sink_logits, do, lengths, is_causal=True)
+        for x, y in zip(got, want, strict=True):
+            assert (x.cpu() - y.cpu()).norm() <= 4e-3 * y.norm().clamp(min=1)
+
+
 # ------------------------------------------------------------- one by one
 @pytest.mark.parametrize("lengths, window, long", [
     ([16384], None, True), ([2048] * 8, None, False), ([32768, 10], None, True),

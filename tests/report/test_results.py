@@ -85,6 +85,15 @@ def test_a_red_step_of_a_stage_that_passes_stays_red_in_the_file():
     assert "does not do what its comment asks. N=40:" in written["text"]
 
 
+def test_of_too_much_to_say_the_last_sentences_go_and_what_tells_and_what_to_do_stay():
+    seen = [f"Sentence {i}. " + "It goes on and on. " * 9 for i in range(6)]
+    check = Check("a", "standard", "wrong", what="o differs.", place="row 1", seen=(*seen,),
+                  advice="this", look_at="look at step 4.2", again="python autograder.py")
+    assert [line.partition(". ")[0] for line in check.lines] == [
+        "o differs.", "where: row 1.", "Sentence 0", "Sentence 1", "try: this",
+        "look at step 4.2", "again: python autograder.py"]
+
+
 KNOWN = StepCheck("4.6", WRONG, "strictly-causal", "N=40", ("Query 1 does not see key 1.",),
                   "visible", "hidden", "a query does not see its own key",
                   "query i sees keys j <= i", "problem_4.py:77",
