@@ -1,11 +1,11 @@
-"""python -m tools.hub_kernel FOLDER [ORGANISATION]: sink_attn as Hugging Face's kernels loads it.
+"""Write sink_attn as a kernel repository, in the form that Hugging Face's kernels loads.
 
-FOLDER, which must be new or empty, becomes a kernel repository: build.toml and torch-ext/ for
-kernel-builder, and build/torch-cuda/, which kernel-builder would make from them and which
-kernels.get_kernel and get_local_kernel load.  Nothing is uploaded.
-https://huggingface.co/docs/kernels/kernel-requirements
+The folder holds build.toml and torch-ext/ for kernel-builder, and build/torch-cuda/, which
+kernel-builder would make from them and which kernels.get_kernel and get_local_kernel load.
+Nothing is uploaded.  https://huggingface.co/docs/kernels/kernel-requirements
 """
 
+import argparse
 import base64
 import hashlib
 import json
@@ -21,7 +21,14 @@ CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
 
 def write(folder: Path, organisation: str) -> Path:
-    """-> the folder of the build.  Raises ValueError if folder holds something."""
+    """Make folder a kernel repository whose hub name is organisation/sink-attn.
+
+    Returns:
+        The folder with the built kernel, build/torch-cuda in it.
+
+    Raises:
+        ValueError: folder is not empty.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"want a new or an empty folder; got {folder}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -58,12 +65,16 @@ cuda-capabilities = {json.dumps(CAPABILITIES)}
     return build
 
 
-def main() -> int:
-    if len(sys.argv) not in (2, 3):
-        print(__doc__.partition("\n")[0], file=sys.stderr)
-        return 2
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.hub_kernel", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a new or an empty folder")
+    parser.add_argument("organisation", nargs="?", default="ORGANISATION",
+                        help="who publishes it on the hub")
+    options = parser.parse_args(argv)
     try:
-        build = write(Path(sys.argv[1]), *sys.argv[2:] or ["ORGANISATION"])
+        build = write(options.folder, options.organisation)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

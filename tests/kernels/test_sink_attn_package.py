@@ -123,6 +123,14 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_the_help_of_hub_kernel_writes_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        hub_kernel.main(["--help"])
+    assert "folder" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_module_of_the_kernel_is_its_own(kernel):
     name = kernel.__name__
     assert kernel.attention is not sink_attn.attention
