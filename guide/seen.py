@@ -60,15 +60,18 @@ def load(stage: int, name: str | None = None):
 
 # -------------------------------------------------- what the chapter on tools shows
 def watch(module, call) -> list:
-    """-> (l_i, m_i) as NumPy arrays after every key tile of a call, in the interpreter."""
+    """Returns l_i and m_i after every key tile
+    of call(): in the interpreter, NumPy arrays."""
     after, attend = [], module._attend
 
     def watching(*arguments, **more):
         made = attend(*arguments, **more)
-        after.append([x.handle.data.copy() for x in made[1:]])
+        state = made[1:]
+        after.append([x.handle.data.copy() for x in state])
         return made
 
-    module._attend = watching  # the kernel looks the name up when it calls
+    # A kernel looks the name up when it calls.
+    module._attend = watching
     call()
     return after
 
