@@ -29,7 +29,6 @@ import math
 import re
 import statistics
 from functools import cache, partial
-from typing import NamedTuple
 
 from benchmarks.peers import TITLES
 from benchmarks.tables import column, is_off
@@ -37,6 +36,7 @@ from benchmarks.workloads import CEILINGS, SWEEP, TABLE
 from guide.excerpts import ROOT
 from guide.seen import seen
 from guide.timed import WORKS, timed
+from guide.worked import Table
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
 WORK = {work.label: work for work in (*TABLE, *SWEEP)}
@@ -47,14 +47,6 @@ KEYS = {title: name for name, title in TITLES.items()}  # by their titles in tab
 H200 = {"multiprocessors": "132", "registers": "256 KiB", "shared": "227 KiB", "l2": "60 MiB",
         "memory": "141 GB", "registers a thread": "255", "threads": "2,048"}
 MIB, MB = 2**20, 1e6
-
-
-class Table(NamedTuple):
-    """header, rows: the cells; source: where they come from."""
-
-    header: list[str]
-    rows: list[list]
-    source: str
 
 
 @cache

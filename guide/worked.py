@@ -2,8 +2,7 @@
 
 import math
 from functools import cache
-
-from guide.measured import Table
+from typing import NamedTuple
 
 # One row of scores, two keys per tile, and one number of v per key.
 SCORES, VALUES, TILE = [1.0, 3.0, 2.0, 5.0, 4.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2
@@ -12,6 +11,14 @@ SCORES, VALUES, TILE = [1.0, 3.0, 2.0, 5.0, 4.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0,
 Q = [[2, 0, 0, 0], [0, 2, 0, 0], [2, 2, 0, 0], [0, 0, 2, 0], [2, 0, 2, 0], [0, 2, 2, 2]]
 K = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 3, 0], [2, 0, 1, 0], [0, 1, 1, 1]]
 V = [[1, 0], [0, 1], [1, 1], [2, 0], [0, 2], [1, 2]]
+
+
+class Table(NamedTuple):
+    """header, rows: the cells; source: where they come from."""
+
+    header: list[str]
+    rows: list[list]
+    source: str
 
 
 def show(x) -> str:
