@@ -15,7 +15,8 @@ from classroom import book
 from classroom.book import EMPTY, explanation, for_a_person
 from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
-from grader.page import pictures, svg
+from grader.drawings import svg
+from grader.page import pictures
 from grader.report import overview
 
 WORDS = {name: words for name, words in book.WORDS.items() if name not in book.UNSETTLED} | {

@@ -7,7 +7,7 @@ right for the boxes of mistakes, with their backgrounds.  tests/guide/test_colou
 
 import math
 
-from grader.page.svg import COLOURS  # the grader's colours of masks
+from grader.drawings.svg import COLOURS  # the grader's colours of masks
 
 THEMES = {
     "light": {**COLOURS["light"], "skipped": COLOURS["light"]["hidden"],

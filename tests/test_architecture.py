@@ -12,7 +12,7 @@ from grader.assignment.record import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
 OURS = ("grader", "reference", "attacks", "tools", "tests", "sink_attn", "benchmarks", "examples",
-        "classroom")
+        "classroom", "guide")
 
 
 def modules(*folders: str) -> list[str]:
@@ -61,7 +61,7 @@ def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_
 
 # From the bottom: a room imports only from those before it.
 ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course",
-         "host", "assignment", "report", "page", "step_checks", "diagnosis", "judge")
+         "host", "assignment", "report", "drawings", "page", "step_checks", "diagnosis", "judge")
 
 
 def test_every_folder_of_the_grader_is_a_room():
@@ -89,7 +89,7 @@ def test_what_is_asked_of_whom_is_not_known_to_those_who_run_it():
 
 
 @pytest.mark.parametrize("folders", [
-    ("grader",), ("tools",), ("attacks",), ("classroom",), ("sink_attn", "benchmarks")],
+    ("grader",), ("tools",), ("attacks",), ("classroom",), ("sink_attn", "benchmarks"), ("guide",)],
                          ids=lambda folders: folders[0])
 def test_no_files_import_each_other_in_a_circle(folders):
     graph = {module: imported(module) for module in modules(*folders)}

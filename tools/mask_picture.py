@@ -4,7 +4,7 @@ import numpy as np
 from markupsafe import Markup
 
 import reference
-from grader.page import svg
+from grader.drawings import svg
 
 N, TILE, WINDOW, SINKS = 32, 4, 11, 2
 CELL, LEFT, TOP = 11, 24, 30  # pixels

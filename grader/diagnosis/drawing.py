@@ -52,7 +52,7 @@ def caption(matrix: Matrix) -> str:
 
 def drawn(matrix: Matrix) -> tuple[list, list[tuple[str, str]]]:
     """The same three panels, and the key to them, as svg.mask() has both."""
-    from grader.page import svg
+    from grader.drawings import svg
 
     found = (matrix.found > SEEN) | (matrix.keep & ~matrix.wrong)
     return svg.mask(matrix.keep.numpy(), found.numpy(), _wrong(matrix),
@@ -74,7 +74,7 @@ def picture(matrix: Matrix):
 
 def plot(matrix: Matrix, path: Path) -> None:
     """Write the panels into one SVG file."""
-    from grader.page import svg
+    from grader.drawings import svg
 
     title = f"Attention matrix of head {matrix.head}, {matrix.label}"
     drawn_file = svg.draw.file(title, caption(matrix), *drawn(matrix), svg.STYLE)

@@ -1,1 +1,1 @@
-"""Makes the page beside the editor and its pictures, HTML and SVG, from plain numbers and words."""
+"""Makes the page beside the editor as HTML, from plain numbers and words."""

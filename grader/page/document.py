@@ -11,18 +11,21 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from jinja2 import FileSystemLoader
 from markupsafe import Markup, escape
 
 from grader.assignment import hints
 from grader.assignment.submission import Submission, decode
 from grader.course.stages import Stage
-from grader.page import pictures, svg
-from grader.page.svg import HERE, environment
+from grader.drawings import svg
+from grader.page import pictures
 from grader.report.results import Check, StageResult, told
 from grader.text import lines as lines_of
 
 LAST = f"hint {len(hints.RUNGS)} of {len(hints.RUNGS)}"  # as next_hint() says it
+HERE = Path(__file__).parent
 AROUND = 3  # lines of source above and below an error's line
 MOST = 26  # lines shown of a step
 
@@ -87,6 +90,7 @@ class Shown:
         return shown
 
 
+environment = svg.environment.overlay(loader=FileSystemLoader(HERE))
 environment.filters["code"] = lambda text: Markup(  # the parts in backticks
     re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 environment.globals |= {"last": LAST, "pictures": pictures, "draw": svg.draw, "told": told}

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from grader.course.calls import Launch
-from grader.page import svg
-from grader.page.svg import Panel, environment
+from grader.drawings import svg
+from grader.drawings.svg import Panel, environment
 
 
 class Picture(NamedTuple):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from grader.page import svg
+from grader.drawings import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 CAUSAL = np.tril(np.ones((8, 8), bool))

@@ -1,0 +1,1 @@
+"""The pictures of the page, README and the guide as SVG, and their colours."""
