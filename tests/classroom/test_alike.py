@@ -118,15 +118,6 @@ def test_a_published_step_in_a_file_of_another_stage_is_as_published():
     assert found.published["anna"][0] == found.published["anna"][1] > 20
 
 
-def test_a_published_step_in_a_file_of_another_stage_is_as_published():
-    moved = SHIPPED.replace("Step 3.", "Step 4.").replace("SOLUTION 3.", "SOLUTION 4.")
-    renamed = moved.replace("acc", "total").encode()
-    found = alike([Submitted("anna", "anna", {4: moved.encode()}),
-                   Submitted("ben", "ben", {4: renamed})], [4])
-    assert found.groups == [] and found.published["ben"] == found.published["anna"]
-    assert found.published["anna"][0] == found.published["anna"][1] > 20
-
-
 def test_lines_outside_of_the_regions_and_carried_ones_do_not_count():
     outside = ("\n".join(own(1)) + "\n").encode()
     assert groups(anna=outside + work("a = 1"), ben=outside + work("b = 2")) == []

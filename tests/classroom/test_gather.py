@@ -311,12 +311,6 @@ def test_two_files_of_which_canvas_marks_one_late_are_late(tmp_path):
     assert only(tmp_path).marked_late and only(tmp_path).files.keys() == {1, 2}
 
 
-def test_two_files_of_which_canvas_marks_one_late_are_late(tmp_path):
-    for name in ("braunben_102_55102_problem_1.py", "braunben_LATE_102_55103_problem_2.py"):
-        (tmp_path / name).write_text("one")
-    assert only(tmp_path).marked_late and only(tmp_path).files.keys() == {1, 2}
-
-
 def test_a_download_of_canvas_that_hides_the_names(tmp_path):
     for name in ("anon_lmzFN_5500_problem_1.py", "anon_lmzFN_5501_problem_2.py",
                  "anon_x3A9q_LATE_5502_problem_2.py", "anon_Bb1_text.html"):

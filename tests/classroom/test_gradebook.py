@@ -110,12 +110,6 @@ def test_a_bonus_above_the_most_is_kept_by_canvas(run, tmp_path):
     assert read_as_canvas(files["canvas.csv"])["102"][1] == "800.00"
 
 
-def test_a_bonus_above_the_most_is_kept_by_canvas(run, tmp_path):
-    files = run([report("Ben", 800.0, id="102")], "--canvas", tmp_path / "export.csv", "--column",
-                "FlashAttention", exported=CANVAS)[2]
-    assert read_as_canvas(files["canvas.csv"])["102"][1] == "800.00"
-
-
 def test_names_may_stand_in_two_columns(run, tmp_path):
     two = "LastName,FirstName,ID,Section,FlashAttention (12345)\n    Points Possible,,,,750\n" \
         "Anderson,Anna,101,A,\nBraun,Ben,102,A,\n"

@@ -117,14 +117,6 @@ def test_a_day_late_costs_right_steps_as_much_as_it_costs_points():
     assert (report["step_credit"], report["points"]) == (31.5, 45.0)
 
 
-def test_a_day_late_costs_right_steps_as_much_as_it_costs_points():
-    rules = Policy(steps=0.4, late=Late(datetime(2026, 11, 30, 12), 2, 0.1))
-    report = {"stages": [stage(4, 0.0, steps="rrrrrrrw"), stage(5, 100.0)], "notes": [],
-              "marked_late": False, "handed_in": "2026-12-01T10:00:00"}
-    policy.apply(report, rules)
-    assert (report["step_credit"], report["points"]) == (31.5, 45.0)
-
-
 def test_an_override_settles_a_stage_and_says_why():
     given = Override("anna", 4, 80.0, "told me how it works")
     report = worth(Policy(), stage(4, 0.0, "refused"), stage(5, 0.0, "grader_fault"),
