@@ -1,1 +1,1 @@
-"""Our kernels beside their peers: python -m benchmarks."""
+"""Our kernels compared with others: python -m benchmarks."""

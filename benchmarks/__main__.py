@@ -1,4 +1,4 @@
-"""Time the problem files and sink_attn beside their peers, in one run: python -m benchmarks -h."""
+"""Time the problem files, sink_attn and other libraries in one run: python -m benchmarks --help."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ SWEEP_ROUNDS = 3
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> exit code: 0 done, 1 the run ended early, 2 usage."""
+    """Returns the exit code: 0 done, 1 the run ended early, 2 usage."""
     options = _parser().parse_args(argv)
     if options.plot:
         return _replot(options.plot)
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(works: list, names: list[str], options) -> int:
-    if options.warm_processes:  # else FlashAttention-4 forgets what it compiled with the process
+    if options.warm_processes:  # else what FlashAttention-4 compiles is lost with the process
         os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     from benchmarks import measure, results, tables
     from benchmarks.workloads import SWEEP, TABLE
@@ -136,7 +136,7 @@ def _run(works: list, names: list[str], options) -> int:
 
 
 def _line(record: dict) -> str:
-    """One workload as it ends: every time, every reason, and the seconds it took."""
+    """Returns the line printed after a workload: times, failures, and the seconds it took."""
     from benchmarks.tables import digits
 
     told = []

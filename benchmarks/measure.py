@@ -1,7 +1,7 @@
-"""One workload on one GPU: is every answer right, what does a call allocate, how long does it take.
+"""Measure one workload on one GPU: errors, memory per call, and times.
 
-All implementations are timed in turn, several rounds over, with a nap before each: back to back the
-chip heats up and clocks down, and whoever comes last loses up to a tenth.
+All implementations are timed in turn, in several rounds, with a pause before each measurement:
+without it the chip heats up and lowers its clock, and whoever comes last is up to a tenth slower.
 """
 
 import gc
@@ -23,18 +23,18 @@ from benchmarks.workloads import Workload, floor, tiny
 
 NAP_S = 0.03
 WARMUP_MS, REP_MS = 10, 30  # of each measurement
-LIMIT = 2e-2  # of the relative error of a bfloat16 answer
+LIMIT = 2e-2  # largest relative error of a right answer in bfloat16
 ONE_ROUND_MS = 20.0  # a naive call slower than this is timed once
 CHUNK = 1024  # queries of one head whose scores the check keeps at once
 MIB = 2**20
 
 
 class GpuLost(Exception):
-    """A kernel went so wrong that this process can use the GPU no more."""
+    """A kernel failed in a way that leaves this process unable to use the GPU."""
 
 
 def machine() -> dict:
-    """What the times belong to: name of the GPU, driver, versions."""
+    """Returns what the times depend on: name of the GPU, driver, versions."""
     import triton
 
     return {"gpu": torch.cuda.get_device_name(), "driver": _driver(),
@@ -42,12 +42,22 @@ def machine() -> dict:
 
 
 def measure(work: Workload, names: list[str], options) -> dict:
-    """Check and time the named peers.  -> the record that results.json keeps.
+    """Check and time implementations of one workload.
 
-    A peer's entry has ms (median over rounds), rounds (each of them), error (relative, against
-    that of fast; our own against float32; None if not finite, or if fast has no answer) and
-    extra_mib (peak of one call less what was allocated before); or skipped, with the reason; or
-    failed, with the text of its exception.
+    Args:
+        work: the workload.
+        names: keys of PEERS.
+        options: the command line's; rounds, and what the peers' builders read.
+
+    Returns:
+        The record that results.json keeps: work's fields and costs, seconds, and for each name an
+        entry.  It has ms (median over rounds), rounds (ms of each), error (relative: our own
+        against float32, the others against fast; None if not finite, or if fast has no answer) and
+        extra_mib (peak of one call minus what was allocated before); or skipped, with the reason;
+        or failed, with the text of the exception.
+
+    Raises:
+        GpuLost: a kernel failed so badly that nothing more can be timed.
     """
     start = time.monotonic()
     tensors = make_tensors(work)
@@ -99,7 +109,7 @@ def measure(work: Workload, names: list[str], options) -> dict:
 
 
 def prepared(work: Workload, call: Call) -> Callable[[], tuple]:
-    """-> a function of no arguments, the very thing that is timed.
+    """Returns the function that is timed, without arguments.
 
     It returns (o,), or the gradients of the inputs, None where a peer computes none.
     """
@@ -117,7 +127,11 @@ def prepared(work: Workload, call: Call) -> Callable[[], tuple]:
 
 
 def medians(runs: dict, rounds: int) -> dict:
-    """ms of each run, the median over rounds: all in turn, every round in an order of its own."""
+    """Time functions without arguments in turn, in a new random order in every round.
+
+    Returns:
+        The median over rounds of each, in ms.
+    """
     times = {key: [] for key in runs}
     for _ in range(rounds):
         for key in random.sample(list(runs), len(runs)):
@@ -126,7 +140,7 @@ def medians(runs: dict, rounds: int) -> dict:
 
 
 def extra_mib(run: Callable) -> float:
-    """Peak memory of one call, its outputs included, less what was allocated before, in MiB."""
+    """Returns the peak MiB of one call, outputs included, minus what was allocated before."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -137,9 +151,10 @@ def extra_mib(run: Callable) -> float:
 
 
 def host_us(run: Callable, calls: int = 1000, repeats: int = 3) -> float:
-    """Microseconds the CPU needs to put one call in the queue: the best of some repeats.
+    """Returns the microseconds the CPU needs to enqueue one call, the best of some repeats.
 
-    For calls that cost the GPU less than the host; else the full queue would be timed.
+    Only for calls that take the GPU less time than the CPU; otherwise the queue fills up, and the
+    wait for it is timed.
     """
     best = math.inf
     for repeat in range(repeats + 1):
@@ -154,7 +169,11 @@ def host_us(run: Callable, calls: int = 1000, repeats: int = 3) -> float:
 
 
 def host_costs(stages: list[int], names: list[str], options) -> dict:
-    """-> {"stage 3": {"stages": entry, ...}, ...}, an entry with us, skipped or failed."""
+    """Measure host_us of tiny calls.
+
+    Returns:
+        {"stage 3": {"stages": entry, ...}, ...}; an entry has us, skipped or failed.
+    """
     costs = {}
     for stage in stages:
         work = tiny(stage)
@@ -196,7 +215,7 @@ def _warm_one(work: Workload, names: list[str], options) -> None:
 
 # -------------------------------------------------------------- right or wrong
 def error(got: list, want: list) -> float:
-    """The largest relative Frobenius error over pairs of tensors; None in got is left out."""
+    """Returns the largest relative Frobenius error of pairs of tensors, without None in got."""
     return max(_relative(x, y) for x, y in zip(got, want, strict=True) if x is not None)
 
 
@@ -207,7 +226,7 @@ def _relative(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def error_against_truth(work: Workload, tensors: Tensors, got: list) -> float:
-    """Relative error of our own against float32, over the first and the last group of heads."""
+    """Returns our own relative error against float32, in the first and the last group of heads."""
     group = work.HQ // work.HKV
     worst = 0.0
     for b, kv_head in {(0, 0), (work.B - 1, work.HKV - 1)}:
@@ -221,9 +240,10 @@ def error_against_truth(work: Workload, tensors: Tensors, got: list) -> float:
 
 
 def truth(work: Workload, tensors: Tensors, b: int, kv_head: int) -> list[torch.Tensor]:
-    """Naive attention of one batch entry and one key head, float32, some rows at a time.
+    """Compute naive attention for one batch entry and one key/value head, CHUNK rows at a time.
 
-    -> [o (group, N, D)], or for a backward [dq (group, N, D), dk (N, D), dv (N, D)].
+    Returns:
+        [o (group, N, D)], or for a backward [dq (group, N, D), dk (N, D), dv (N, D)], in float32.
     """
     group, scale = work.HQ // work.HKV, 1.0 / math.sqrt(work.D)
     k, v = tensors.k[b, kv_head].float(), tensors.v[b, kv_head].float()
@@ -265,7 +285,7 @@ def _ms(run: Callable) -> float:
 
 
 def _guarded(entry: dict, action: Callable) -> None:
-    """Do it; an exception becomes an entry, and only a lost GPU ends the run."""
+    """Run action and record an exception in entry; only a lost GPU ends the run."""
     try:
         action()
     except Unsupported as reason:

@@ -1,11 +1,12 @@
-"""python -m benchmarks.packed [ours alone flex fa4 fla]: packed sequences, those named or all.
+"""python -m benchmarks.packed [ours alone flex fa4 fla]: time attention of packed sequences.
 
-GPT-OSS's and Llama-3's heads in bfloat16, sequences of one length and of many. `ours` is
-sink_attn.attention_varlen; `alone` sink_attn.attention on each sequence, as it picks its kernels;
-`flex` flex_attention with a document mask, which takes minutes to compile; `fa4` FlashAttention-4
-and `fla` parallel_attn of flash-linear-attention, where they are installed. Whole calls, in turn,
-median of some rounds. A line of JSON each goes to $OUT/packed.jsonl, or the folder it is called
-from.
+GPT-OSS's and Llama-3's heads in bfloat16, sequences of equal and of different lengths. Without
+names, all are timed: `ours` is sink_attn.attention_varlen; `alone` calls sink_attn.attention once
+per sequence, with the kernels it chooses; `flex` is flex_attention with a document mask, which
+takes minutes to compile; `fa4` is FlashAttention-4 and `fla` is parallel_attn of
+flash-linear-attention, if they are installed. Whole calls are timed in turn, and the median of 5
+rounds counts. One line of JSON per packing is appended to packed.jsonl, in the folder $OUT or else
+the current one.
 """
 
 import functools
@@ -27,7 +28,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Packing:
-    """One call.  lengths of the sequences; heads of queries and of keys."""
+    """One call: lengths of the sequences; numbers of query heads and of key/value heads."""
 
     lengths: tuple[int, ...]
     heads: tuple[int, int] = (64, 8)
@@ -42,7 +43,7 @@ class Packing:
 
 
 def mixed(sequences: int, T: int) -> tuple[int, ...]:
-    """Lengths of T tokens in all, most of them short: cuts at random places."""
+    """Cut T tokens at random places; returns the lengths, most of them short."""
     cuts = sorted(random.Random(sequences).sample(range(1, T), sequences - 1))
     return tuple(b - a for a, b in itertools.pairwise([0, *cuts, T]))
 
@@ -53,7 +54,7 @@ PACKINGS += [Packing(lengths, (32, 8), 128, sink_logits=False) for lengths in LE
 
 
 # ------------------------------------------------------------- implementations
-# Each takes the packing and its borders; what it returns takes q, k, v (T, H, D) and sink logits.
+# Each takes a packing and its borders, and returns a function of q, k, v (T, H, D) and sink logits.
 def ours(work: Packing, cu_seqlens):
     return lambda q, k, v, x: sink_attn.attention_varlen(
         q, k, v, cu_seqlens, cu_seqlens, max(work.lengths), window_size=work.window, sink_logits=x
@@ -95,7 +96,7 @@ def flex(work: Packing, cu_seqlens):
             q, k, v, block_mask=block_mask, enable_gqa=work.heads[0] != work.heads[1],
             return_lse=True,
         )
-        if x is not None:  # lse does not know the sinks yet
+        if x is not None:  # lse does not include the sinks yet
             o = (o * torch.sigmoid(lse - x[None, :, None].float())[..., None]).to(o.dtype)
         return o[0].transpose(0, 1)
 
@@ -136,7 +137,12 @@ KERNELS = {"ours": ours, "alone": alone, "flex": flex, "fa4": fa4, "fla": fla}
 
 # --------------------------------------------------------------------- timing
 def timed(work: Packing, names=tuple(KERNELS)) -> dict:
-    """-> the line of this packing: ms of forward and backward, and errors against the first."""
+    """Time one packing.
+
+    Returns:
+        {"work": what it is, name: {"forward": ms, "backward": ms, "error": relative error against
+        the first name's results}, or the text of its exception}.
+    """
     torch.manual_seed(0)
     (HQ, HKV), T = work.heads, sum(work.lengths)
     q, k, v, do = (torch.randn(T, H, work.D, device="cuda", dtype=torch.bfloat16)

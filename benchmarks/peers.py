@@ -1,7 +1,7 @@
-"""The implementations that are timed: each says what it cannot do, and builds a call of the rest.
+"""The implementations that are timed: what each cannot do, and how to call it.
 
-Whatever a peer needs once (another layout or dtype, a block mask, a compiler) its builder does,
-outside the timing.
+Whatever a peer needs once (another layout or dtype, a block mask, a compiler) is done by its
+builder, outside the timing.
 """
 
 import functools
@@ -26,14 +26,14 @@ NAIVE_COPIES = {"forward": 4, "backward": 6}  # of the scores that live at once
 
 
 class Unsupported(Exception):
-    """A builder finds only now that it cannot.  The text says why, in a word or two."""
+    """A builder finds that it cannot do the workload.  The text says why, in a word or two."""
 
 
 @dataclass(frozen=True)
 class Tensors:
     """Inputs of a workload.  q, do: (B, HQ, N, D).  k, v: (B, HKV, N, D).  sinks: (HQ,) or None.
 
-    q, k, v and sinks are what a backward differentiates; do is None where there is none.
+    A backward computes the gradients of q, k, v and sinks; in a forward do is None.
     """
 
     q: torch.Tensor
@@ -149,7 +149,7 @@ def naive(work: Workload, tensors: Tensors, options) -> Call:
 
 
 def sdpa(backend: SDPBackend, work: Workload, tensors: Tensors, options) -> Call:
-    """PyTorch's own attention, held to one of its back ends."""
+    """PyTorch's own attention, restricted to one of its back ends."""
 
     def attend(q, k, v):
         with sdpa_kernel([backend]):
@@ -193,7 +193,7 @@ def flex(work: Workload, tensors: Tensors, options, backend: str = "AUTO") -> Ca
     if work.sink_logits:
         def attend(q, k, v, sinks):
             o, lse = flex_attention(q, k, v, block_mask=block_mask, return_lse=True, **more)
-            # lse (B, HQ, N) is a natural logarithm and does not know the sink yet
+            # lse (B, HQ, N) is a natural logarithm and does not include the sink yet
             share = torch.sigmoid(lse - sinks[None, :, None].float())
             return (o * share[..., None]).to(o.dtype)
     else:
@@ -305,8 +305,12 @@ def _cannot_baseline(work: Workload, options) -> str:
 
 
 class Peer(NamedTuple):
-    """build(work, tensors, options) -> Call.  cannot(work, options) -> why not, or ""; it needs
-    no GPU, so it leaves out what only the run can tell: free memory, a kernel that fails."""
+    """An implementation.
+
+    build(work, tensors, options) returns its Call.  cannot(work, options) returns why it cannot do
+    the work, or "".  That needs no GPU, so it leaves out what only the run can tell, such as free
+    memory or a kernel that fails.
+    """
 
     build: Callable
     cannot: Callable = lambda work, options: ""
@@ -338,7 +342,7 @@ HOPPER_PEERS = ("cudnn", "cudnn_fe", "flex_flash", "fa4")
 
 # ------------------------------------------------------------------ helpers
 def _leaves(tensors: Tensors, change=lambda t: t) -> tuple[torch.Tensor, ...]:
-    """The inputs, changed, as new leaves that ask for a gradient where there is a backward."""
+    """Returns the inputs, changed, as new leaves that require a gradient if there is a backward."""
     wanted = tensors.do is not None
     return tuple(change(t).detach().requires_grad_(wanted) for t in tensors.inputs())
 
@@ -363,7 +367,7 @@ def _mask_mod(window: int | None, sinks: int) -> Callable:
 
 
 def _load(path: Path):
-    """A fresh module every time: autotuned kernels then tune for the workload at hand."""
+    """Load a fresh module every time, so that autotuned kernels tune for the workload at hand."""
     spec = importlib.util.spec_from_file_location(f"given_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:

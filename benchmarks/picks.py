@@ -1,9 +1,9 @@
-"""python -m benchmarks.picks: how far the pick of sink_attn.attention is behind the better kernel.
+"""python -m benchmarks.picks: how much slower than the better kernel is sink_attn.attention's pick?
 
-On a Hopper.  Times plain Triton and Gluon, forward and backward, on shapes that the table in
-sink_attn/policy.py was not made from.  A line of JSON a shape goes to $OUT/picks.jsonl, without OUT
-to the folder it is called from, as soon as it is timed: ms of each kernel, the pick, and its per
-cent behind the better one.
+Needs a Hopper GPU.  Times plain Triton and Gluon, forward and backward, on shapes that the table in
+sink_attn/policy.py was not made from.  One line of JSON per shape is appended to picks.jsonl, in
+the folder $OUT or else the current one: ms of each kernel, the pick, and by how many percent it is
+slower than the better one.
 """
 
 import json
@@ -22,8 +22,8 @@ from sink_attn import policy
 
 KERNELS = {"fast": "triton", "gluon": "gluon"}  # peers, as sink_attn.attention calls them
 DIRECTIONS = ("forward", "backward")
-ROUNDS = 7  # of all four, in an order of their own
-SECONDS = 240  # no shape is begun later
+ROUNDS = 7  # of all four, each in a new random order
+SECONDS = 240  # no shape is started after this time
 
 # B, HQ, HKV, N, D, causal, window, sink logits; the shapes of results/h200 are others.
 SHAPES = [
@@ -61,7 +61,7 @@ SHAPES = [
 
 
 def works(shape: tuple) -> list[Workload]:
-    """Its forward and its backward."""
+    """Returns the forward and the backward of a shape."""
     B, HQ, HKV, N, D, causal, window, logits = shape
     return [
         Workload("pick", 9, B, HQ, HKV, N, D, causal, window, sink_logits=logits, direction=each)
@@ -70,7 +70,11 @@ def works(shape: tuple) -> list[Workload]:
 
 
 def timed(shape: tuple) -> dict:
-    """Both kernels of both directions in turn -> the line of this shape."""
+    """Time both kernels in both directions.
+
+    Returns:
+        The shape, and per direction: ms of "triton" and of "gluon", pick, and behind, in percent.
+    """
     runs = {}
     for work in works(shape):
         tensors = make_tensors(work)

@@ -1,4 +1,4 @@
-"""Figures from the results: a figure a stage, and an overview.  matplotlib is optional."""
+"""Draw the results: one figure per stage, and an overview.  matplotlib is optional."""
 
 from pathlib import Path
 
@@ -11,11 +11,22 @@ PANELS = (("time of a call (ms)", "ms"), ("memory it allocates (MiB)", "extra_mi
 
 
 class NoMatplotlib(Exception):
-    """Says what to install."""
+    """matplotlib is missing; the text says what to install."""
 
 
 def draw(results: dict, folder: Path) -> list[Path]:
-    """Write stage_N.png for every stage of the sweep, and overview.png.  -> what was written."""
+    """Write stage_N.png for every stage of the sweep, and overview.png.
+
+    Args:
+        results: as results.read returns them.
+        folder: where the figures go.
+
+    Returns:
+        The paths of the figures.
+
+    Raises:
+        NoMatplotlib: matplotlib is not installed.
+    """
     try:
         import matplotlib
     except ImportError as error:
@@ -38,7 +49,7 @@ def draw(results: dict, folder: Path) -> list[Path]:
 
 
 def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
-    """Two panels over N: time, on a log axis with plain numbers, and memory.  Dashed: backward."""
+    """Draw time, on a logarithmic axis, and memory over N.  Dashed lines are backward passes."""
     from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained")
@@ -71,7 +82,7 @@ def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
 
 
 def _points(records: list[dict], name: str, direction: str, key: str) -> list[tuple]:
-    """(N, value) of one line; what log axes cannot show, and wrong answers, left out."""
+    """Returns (N, value) of one line, without wrong answers and what log axes cannot show."""
     entries = [(record["N"], record["peers"].get(name, {})) for record in records
                if record["direction"] == direction]
     return sorted((N, entry[key]) for N, entry in entries
@@ -90,9 +101,9 @@ def _where(results: dict) -> str:
 
 
 def _draw_overview(compared: list[tuple], results: dict, path: Path) -> None:
-    """Horizontal bars: ms of the best peer over ms of the faster of our fast kernels.  Right of 1:
-    ours is faster.  A mark for each of DRAWN.
+    """Draw a bar per workload: ms of the best peer over ms of the faster of our fast kernels.
 
+    Right of 1 ours is faster.  Each of DRAWN has a mark.
     compared: (label, the best peer's name, {one of DRAWN: its ratio, or None}).
     """
     from matplotlib import pyplot

@@ -1,4 +1,4 @@
-"""results.json: whole at every moment, and what a later run may add to it."""
+"""Read, write and continue results.json, which is complete at every moment."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def new(machine: dict, date: str, settings: dict) -> dict:
 
 
 def write(results: dict, path: Path) -> None:
-    """Replace the file in one step: a reader, or a killed run, never leaves half of it."""
+    """Replace the file in one step: nobody reads half of it, and a killed run leaves none."""
     text = json.dumps(results, indent=1, allow_nan=False) + "\n"
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
@@ -35,7 +35,7 @@ def write(results: dict, path: Path) -> None:
 
 
 def read(path: Path) -> dict:
-    """Raises Mismatch for what is not a file of ours."""
+    """Read results.json.  Raises Mismatch if the file is not one of ours."""
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -47,7 +47,11 @@ def read(path: Path) -> dict:
 
 
 def resume(path: Path, machine: dict) -> dict | None:
-    """What an earlier run left, None if there is none.  Raises Mismatch."""
+    """Returns the results of an earlier run, None if there are none.
+
+    Raises:
+        Mismatch: they are from another GPU or other versions, or the file cannot be read.
+    """
     if not path.exists():
         return None
     results = read(path)
@@ -62,9 +66,9 @@ def record_of(results: dict, work: Workload) -> dict | None:
 
 
 def peers_to_time(results: dict, work: Workload, names: list[str]) -> list[str]:
-    """-> the peers to time now; none if all are there already.
+    """Returns the peers to time now; none if all have been timed.
 
-    Only times taken in turn compare, so one missing peer brings back all that the record has.
+    Only times taken in turn can be compared, so if one peer is missing, all are timed again.
     """
     record = record_of(results, work)
     known = list(record["peers"]) if record else []
@@ -74,7 +78,7 @@ def peers_to_time(results: dict, work: Workload, names: list[str]) -> list[str]:
 
 
 def put(results: dict, record: dict, order: list[Workload]) -> None:
-    """Add the record, or replace the one of the same label; records stand in the order given."""
+    """Add the record, or replace the one with the same label; sort records as in order."""
     place = {work.label: i for i, work in enumerate(order)}
     others = [r for r in results["records"] if r["label"] != record["label"]]
     results["records"] = sorted(

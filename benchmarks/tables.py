@@ -1,4 +1,4 @@
-"""What a person reads of the results: tables as text, as markdown and as CSV.  Needs no GPU."""
+"""Print results as tables: text, Markdown and CSV.  Needs no GPU."""
 
 import csv
 import itertools
@@ -22,20 +22,20 @@ class Table(NamedTuple):
 
 # ----------------------------------------------------------- what is compared
 def is_off(entry: dict) -> bool:
-    """Whether this was timed although its answer is wrong, or not finite."""
+    """Whether this was timed although its answer is wrong or not finite."""
     return "ms" in entry and (entry["error"] is None or entry["error"] > LIMIT)
 
 
 def ranked(record: dict) -> dict[str, float]:
-    """-> ms of every implementation that was timed and whose answer is right."""
+    """Returns the ms of every implementation that was timed and whose answer is right."""
     return {name: entry["ms"] for name, entry in record["peers"].items()
             if "ms" in entry and not is_off(entry)}
 
 
 def ratios(record: dict, own: str) -> dict[str, float]:
-    """-> ms of the others over ms of own: above 1 where own is faster.  Empty if own has no time.
+    """Returns ms of the others over ms of own, one of OURS: above 1 where own is faster.
 
-    own: one of OURS.
+    Empty if own has no time.
     """
     times = ranked(record)
     mine = times.pop(own, None)
@@ -43,22 +43,22 @@ def ratios(record: dict, own: str) -> dict[str, float]:
 
 
 def best_peer(record: dict, names=None) -> str | None:
-    """Name of the fastest peer among names, or among all but naive and what is our own."""
+    """Returns the fastest peer among names, or among all but naive and our own."""
     found = {name: ms for name, ms in ranked(record).items()
              if (name in names if names else name not in ("naive", *OWN))}
     return min(found, key=found.get, default=None)
 
 
 def best_ratio(record: dict, own: str, names=None) -> float | None:
-    """The smallest ratio: of the fastest peer among names, or among all but naive."""
+    """Returns the ratio to own of the fastest peer among names, or among all but naive."""
     return ratios(record, own).get(best_peer(record, names))
 
 
 def summary(results: dict) -> list[str]:
-    """Three lines for each of ours that was timed: how it compares over the table's workloads.
+    """Returns three lines for each of ours that was timed: how it compares over the table.
 
-    The original shapes are so small that the host decides, so each line also says what is left
-    without them, and on how many of those our own is slower.
+    The times of the original shapes depend mostly on the host, so each line also has the mean
+    without them, and on how many of the others our own is slower.
     """
     lines = []
     timed = _names(_group(results, "table"))
@@ -82,7 +82,7 @@ def summary(results: dict) -> list[str]:
 
 
 def _fastest(titles: list[str]) -> str:
-    """Whose time a ratio is to, by the names of those that were timed."""
+    """Returns the name of whom ours is compared with, from the titles of those that were timed."""
     if len(titles) < 2:
         return "".join(titles) or "nobody"
     return f"the {'faster' if len(titles) == 2 else 'fastest'} of {', '.join(titles)}"
@@ -93,23 +93,23 @@ def tflops(record: dict, ms: float) -> float:
 
 
 def share(record: dict, ms: float) -> float | None:
-    """Of the bound that binds: 1 is as fast as the GPU allows."""
+    """Returns the least time that the GPU allows over the time taken, ms; None if it is unknown."""
     return None if record["floor_ms"] is None else record["floor_ms"] / ms
 
 
 def digits(ms: float) -> str:
-    """Three of them."""
+    """Returns ms with three digits."""
     return f"{ms:#.3g}".rstrip(".")
 
 
 def column(name: str) -> str:
-    """What stands over an implementation's column."""
+    """Returns the header of an implementation's column."""
     return TITLES.get(name, name)
 
 
 # --------------------------------------------------------------------- tables
 def tables(results: dict) -> list[Table]:
-    """All tables that these results fill."""
+    """Returns all tables for which there are results."""
     made = []
     for group, title in (("table", ""), ("sweep", ", sweep over N")):
         for direction in DIRECTIONS:
@@ -187,7 +187,7 @@ def _host(host: dict) -> Table:
 
 
 def header(results: dict) -> str:
-    """One line: where and when this was measured."""
+    """Returns one line that says where and when this was measured."""
     machine = results["machine"]
     driver = f"driver {machine['driver']}, " if machine.get("driver") else ""
     return (f"{machine['gpu']}, {driver}torch {machine['torch']}, Triton {machine['triton']}, "
@@ -207,7 +207,7 @@ NOTES = [
 
 
 def as_text(results: dict) -> str:
-    """All tables for a terminal, with the summary at the end."""
+    """Returns all tables for a terminal, with the summary at the end."""
     blocks = [header(results)]
     for table in tables(results):
         lines = [table.header, *table.rows]
@@ -236,7 +236,7 @@ COLUMNS = ["workload", "direction", "group", "stage", "B", "HQ", "HKV", "N", "D"
 
 
 def csv_rows(results: dict) -> list[dict]:
-    """One row a workload, direction and implementation; times in ms, memory in MiB."""
+    """Returns a row per workload, direction and implementation; times in ms, memory in MiB."""
     rows = []
     for record in results["records"]:
         ratio = {own: ratios(record, own) for own in OURS}

@@ -1,4 +1,4 @@
-"""What is timed, and what it must cost at least.  Nothing here needs a GPU."""
+"""What is timed, and the least time it can take.  Nothing here needs a GPU."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Name of this workload in the results, unique."""
+        """The unique name of this workload in the results."""
         return f"{self.name}, {self.direction}"
 
     @property
@@ -44,7 +44,7 @@ class Workload:
 
     @property
     def shape(self) -> str:
-        """Sizes and mask, as a table shows them."""
+        """Sizes and mask, as shown in tables."""
         mask = "causal" if self.causal else "full"
         if self.window is not None:
             mask = f"window {self.window}"
@@ -71,27 +71,27 @@ class Workload:
         return in_window + sinks * (sinks + 1) // 2 + (older - sinks) * sinks
 
     def exponentials(self) -> int:
-        """One a visible pair; the backward computes them again."""
+        """One per visible pair; the backward computes them again."""
         return self.B * self.HQ * self.pairs()
 
     def flops(self) -> int:
-        """Of the matrix products over visible pairs: two forward, five backward, 2 D each."""
+        """FLOP of the matrix products over visible pairs: two forward, five backward, 2 D each."""
         return (10 if self.is_backward else 4) * self.D * self.B * self.HQ * self.pairs()
 
     def bytes(self) -> int:
-        """That must cross device memory: q, k, v in; o, lse out.  Backward: all of these and do
-        in; dq, dk, dv out."""
+        """Bytes that must be moved.  Forward: q, k, v are read; o, lse written.  Backward: all of
+        these and do are read; dq, dk, dv written."""
         rows, key_rows = self.B * self.HQ * self.N, self.B * self.HKV * self.N
         times = 2 if self.is_backward else 1
         return times * 2 * BYTES * self.D * (rows + key_rows) + FLOAT * rows
 
     def score_bytes(self) -> int:
-        """Of all scores of the call in bfloat16, should somebody keep them."""
+        """Bytes of all scores of the call in bfloat16, for those who keep them."""
         return BYTES * self.B * self.HQ * self.N * self.N
 
 
 class Ceiling(NamedTuple):
-    """What a GPU was measured to reach: bfloat16 flops, exponentials and bytes a second."""
+    """What a GPU was measured to reach per second: bfloat16 FLOP, exponentials and bytes."""
 
     flops: float
     exponentials: float
@@ -106,9 +106,9 @@ CEILINGS = {
 
 
 def floor(work: Workload, gpu: str) -> tuple[float, str] | None:
-    """-> (the least ms that the work can take, what binds: matrix, exp or memory).
+    """Returns the least ms that the work can take, and why: "matrix", "exp" or "memory".
 
-    None where the ceilings of this GPU were not measured.
+    None if the ceilings of this GPU were not measured.
     """
     ceiling = next((value for name, value in CEILINGS.items() if name in gpu), None)
     if ceiling is None:
@@ -156,7 +156,7 @@ TABLE = [
 
 
 def _sweep() -> list[Workload]:
-    """Every stage with a kernel over N: 16 heads, D = 64, about as many tokens at every N."""
+    """Returns every stage that has a kernel, over N: 16 heads, D = 64, one row or SWEEP_TOKENS."""
     masks = {
         3: {"HKV": 16, "causal": False},
         4: {"HKV": 16},
@@ -179,7 +179,7 @@ SWEEP = _sweep()
 
 
 def tiny(stage: int) -> Workload:
-    """So little work that a call costs what the host does for it."""
+    """Returns a workload so small that only the host's time counts."""
     options = {"causal": stage != 3, "window": 32 if stage in (6, 7, 9) else None,
                "sinks": 4 if stage in (7, 9) else 0}
     return Workload(f"stage {stage}, tiny", stage, B=1, HQ=2, HKV=2, N=128, D=16, **options)

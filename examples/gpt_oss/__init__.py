@@ -1,6 +1,7 @@
-"""GPT-OSS in Hugging Face Transformers with the course's kernel: docs/gpt_oss.md.
+"""GPT-OSS in Hugging Face Transformers with the course's kernels: docs/gpt_oss.md.
 
-Without a GPU the kernels run in Triton's interpreter, which must be said before triton is imported.
+Without a GPU the kernels run in Triton's interpreter, which must be chosen before triton is
+imported.
 """
 
 import os

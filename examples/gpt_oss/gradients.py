@@ -1,14 +1,15 @@
-"""How close to float64 truth are gradients inside the model: with our kernel, and with eager?
+"""Compare gradients inside GPT-OSS, with our kernels and with eager attention, to float64.
 
 The rule is the grader's (grader/course/correctness.py), with eager attention in the place of the
-honest kernel: ours may be off by at most 3 times what eager is off, all in all, and 4 times in its
-worst row, or by a few rounding units where eager is off by less.
+honest kernel: our error may be at most 3 times eager's over the whole tensor and 4 times in the
+worst row, or a few rounding units where eager's error is smaller than that.
 
-Two looks.  Layer by layer: q, k, v, sinks and the arriving gradient as they are inside the model,
-so that attention alone is compared.  And the whole model, on padded rows: every parameter's
-gradient against a model in float64 with the same weights.  (Norms and the tables of the rotary
-embedding are float32 in Transformers even there.)  All experts see all tokens in this model:
-otherwise a rounding error may send a token to another expert, and differences say nothing more.
+There are two comparisons.  Layer by layer: attention alone, with the q, k, v, sinks and incoming
+gradient that occur inside the model.  And the whole model, on padded rows: every parameter's
+gradient against a model in float64 with the same weights.  (Transformers keeps norms and the tables
+of the rotary embedding in float32 even there.)  In this model every expert sees every token:
+otherwise a rounding error could send a token to another expert, and the difference would mean
+nothing.
 """
 
 import torch
@@ -23,12 +24,19 @@ from grader.course import correctness
 from sink_attn.transformers_attention import CourseMask, course_attention
 
 RECORDER = "course_recorder"  # eager attention that keeps what went through it
-FEW = 64  # numbers; the error of fewer says little, so a small bias is judged with its weight
+FEW = 64  # the error of fewer numbers says little, so a small bias is judged with its weight
 
 
 def measure(options) -> dict:
-    """options: size, dtype, device, gradient_length.  -> {"layers": [...], "parameters": [...]},
-    entries as _judge makes them, with where: the layer, or the parameter's name."""
+    """Make both comparisons.
+
+    Args:
+        options: with size, dtype, device and gradient_length (tokens per row), as in measure.py.
+
+    Returns:
+        {"layers": [...], "parameters": [...]}: entries as _judge makes them, each with where, the
+        layer or the parameter's name.
+    """
     return {"layers": layers(options), "parameters": parameters(options)}
 
 
@@ -46,7 +54,7 @@ def _unit(options) -> float:
 
 
 def _judge(answer: correctness.Answer, name: str, ours: torch.Tensor) -> dict:
-    """ours, any device, against answer, whose tiled results are eager's.  -> errors and verdict."""
+    """Errors and verdict of ours, on any device.  answer.tiled holds eager's results."""
     verdict, eager = answer.judge(name, ours), answer.judge(name, answer.tiled[name])
     return {"tensor": name, "accepted": verdict.accepted, "eager_fro": eager.fro,
             "eager_row": eager.row} | verdict.as_dict()
@@ -54,7 +62,7 @@ def _judge(answer: correctness.Answer, name: str, ours: torch.Tensor) -> dict:
 
 # ------------------------------------------------------------------ layers
 def layers(options) -> list[dict]:
-    """Attention alone, in every layer: o and the gradients of q, k, v and the sinks."""
+    """Compare attention alone, in every layer: o and the gradients of q, k, v and the sinks."""
     entries = []
     for layer, call in enumerate(_record(options)):
         module, q, k, v, dout = (call[name] for name in ("module", "q", "k", "v", "dout"))
@@ -93,7 +101,7 @@ def _run(attend, module, q, k, v, dout) -> dict[str, torch.Tensor]:
 
 
 def _record(options) -> list[dict]:
-    """One forward and backward with eager attention.  -> what each layer's attention was given."""
+    """Run forward and backward with eager attention; return each layer's inputs to attention."""
     calls = []
 
     def recorder(module, query, key, value, attention_mask, scaling, **arguments):
@@ -121,7 +129,7 @@ def _ids(options) -> torch.Tensor:
 
 # -------------------------------------------------------------- parameters
 def parameters(options) -> list[dict]:
-    """The whole model on two rows, one padded on the left, one on the right."""
+    """Compare the whole model on two rows, one padded on the left, one on the right."""
     ids = _ids(options)
     mask = torch.ones_like(ids)
     mask[0, : ids.shape[1] // 5] = 0
@@ -142,10 +150,10 @@ def parameters(options) -> list[dict]:
 
 
 def _gradients(model, ids, mask) -> dict[str, torch.Tensor]:
-    """-> logits of what is no padding, and d_NAME of every parameter; vectors as one row.
+    """Returns the logits without padding, and d_NAME of every parameter; vectors as one row.
 
-    A bias of few numbers, such as the router's, is the last column of its weight's: its gradient is
-    a sum that nearly cancels, and how near two roundings of it come to the truth is chance.
+    The gradient of a small bias, such as the router's, is appended to its weight's as a column: it
+    is a sum that nearly cancels, so how close two roundings of it come to the truth is chance.
     """
     model.zero_grad(set_to_none=True)
     labels = ids.masked_fill(mask == 0, -100)

@@ -1,9 +1,10 @@
-"""Measure GPT-OSS with our kernel against its peers: python -m examples.gpt_oss.measure --help.
+"""Measure GPT-OSS with our kernels and with others: python -m examples.gpt_oss.measure --help.
 
-Four parts, in --out: gradients against float64, loss curves, and time and memory of a step against
-its length, of one sequence and of packed ones.  results.json is written after every part (of the
-last two: every attention), and keeps those that are not run again.  results.md, loss.png, steps.png
-and packed.png are made from it; --plot does that alone.
+There are four parts: gradients against float64, loss curves, and the time and memory of a training
+step by length, for one sequence per row (sweep) and for packed rows (packed).  Results go to --out.
+results.json is written after every part, in the last two after every attention implementation, and
+keeps the parts that are not run again.  results.md, loss.png, steps.png and packed.png are made
+from it; --plot only does that.
 """
 
 import argparse
@@ -26,12 +27,17 @@ from examples.gpt_oss.model import DTYPES, OURS, SIZES, default_device, default_
 
 PARTS = ("gradients", "curves", "sweep", "packed")
 FA4 = "flash_attention_4"
-WINDOW = 10  # steps: losses are compared as means over so many
+WINDOW = 10  # losses are compared as means over this many steps
 
 
 # ------------------------------------------------------------------ parts
 def curves(options) -> dict:
-    """Train with eager and with ours, every seed.  -> {attn: [[loss, ...] a seed]} and verdict."""
+    """Train with eager attention and with ours, with every seed.
+
+    Returns:
+        N and B (tokens per row, rows per step), losses ({attn: one list of nats per seed}), and
+        what compare returns.
+    """
     runs = {"eager": [], OURS: []}
     with tempfile.TemporaryDirectory() as folder:
         for attn, seed in itertools.product(runs, range(options.seeds)):
@@ -47,10 +53,15 @@ def curves(options) -> dict:
 
 
 def compare(eager: list[list[float]], ours: list[list[float]]) -> dict:
-    """Losses a seed -> difference and spread, root mean squares over WINDOW-step means, in nats.
+    """Compare the loss curves of eager attention and ours.
 
-    difference: ours less eager's, of the same seed.  spread: between the seeds of eager (their
-    standard deviation).  The curves agree if the first is at most the second.
+    Args:
+        eager, ours: one list of losses per seed, in nats per token, one loss per step.
+
+    Returns:
+        difference (ours minus eager's, same seed) and spread (standard deviation between eager's
+        seeds): root mean squares over means of WINDOW steps, in nats; largest_difference, of these
+        means; agree, whether difference is at most spread.
     """
     def means(losses):
         return [statistics.fmean(losses[i : i + WINDOW]) for i in range(0, len(losses), WINDOW)]
@@ -64,14 +75,16 @@ def compare(eager: list[list[float]], ours: list[list[float]]) -> dict:
 
 
 def sweep(options, part: str, points: list[dict], keep) -> None:
-    """One process an attention (steps.py); keep({"points": [...]}) after each of them.
+    """Run steps.py once per attention implementation.
 
-    part: sweep, or packed: of the attentions that keep packed sequences apart.
-    points: those of other attentions, measured before.
+    Args:
+        part: "sweep", or "packed", which runs only what keeps packed sequences apart.
+        points: earlier measurements, of other implementations.
+        keep: called with {"points": [...]} after each implementation.
     """
     gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # what the parts before held: the memory is the processes' now
+        torch.cuda.empty_cache()  # leave the memory that earlier parts held to the processes
     for attn in options.attns:
         if part == "sweep" or attn in (OURS, FA4):
             points = points + _child(options, attn, part)
@@ -79,7 +92,7 @@ def sweep(options, part: str, points: list[dict], keep) -> None:
 
 
 def _child(options, attn: str, part: str) -> list[dict]:
-    """The points of one attention; a process that dies or is too slow adds one that says so."""
+    """Returns the points of one attention; if its process dies or is too slow, the last says so."""
     words = [sys.executable, "-m", "examples.gpt_oss.steps", "--attn", attn,
              "--size", options.size, "--dtype", options.dtype, "--device", options.device,
              "--repeats", options.repeats, "--lengths", *options.lengths]
@@ -107,7 +120,7 @@ def _child(options, attn: str, part: str) -> list[dict]:
 
 # ---------------------------------------------------------------- results
 def table(results: dict) -> str:
-    """results.json as Markdown."""
+    """Returns results.json as Markdown."""
     lines = ["# GPT-OSS with the course's kernel, measured", "",
              "Made by `python -m examples.gpt_oss.measure`, from results.json."]
     for part in PARTS:
@@ -191,7 +204,7 @@ def _told(point: dict) -> str:
 
 
 def draw(results: dict, out: Path) -> list[Path]:
-    """Write results.md and the figures of the parts that are there.  -> what was written."""
+    """Write results.md and the figures of the parts that were measured.  Returns the paths."""
     written = [out / "results.md"]
     written[0].write_text(table(results))
     if part := results.get("curves"):
@@ -208,7 +221,7 @@ def draw(results: dict, out: Path) -> list[Path]:
 
 
 def _others(old: dict | None, part: str, options) -> list[dict]:
-    """The points of attentions that are not measured again, if all else is as it was."""
+    """Returns the points that are not measured again, if all other settings are unchanged."""
     same = ["size", "dtype", "gpu", "torch", "triton", "transformers"]
     same += ["packed"] * (part == "packed")
     now = _settings(options)
@@ -258,7 +271,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> exit code: 0 done, 1 a gradient or a loss curve is not as expected."""
+    """Returns the exit code: 0 done, 1 a gradient or a loss curve is not as expected."""
     options = parser().parse_args(argv)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -290,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _verdicts(results: dict) -> dict[str, bool]:
-    """Whether the parts that were measured, and can be wrong, are right."""
+    """Returns whether gradients and curves are as expected, if they were measured."""
     verdicts = {}
     if part := results.get("gradients"):
         verdicts["gradients"] = all(e["accepted"] for e in part["layers"] + part["parameters"])

@@ -9,7 +9,7 @@ from sink_attn.transformers_attention import NAME, register
 
 # Every second layer has the window; a vocabulary of bytes.  Options are those of GptOssConfig.
 SIZES = {
-    # For a laptop: seconds a step in Triton's interpreter.
+    # For a laptop: seconds per step in Triton's interpreter.
     "tiny": dict(
         hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_local_experts=4,
         num_experts_per_tok=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -27,19 +27,21 @@ DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float3
 
 
 def attention_name(attn: str) -> str:
-    """The word on a command line -> the name Transformers knows it by."""
+    """Returns the name in Transformers of an attention implementation on our command line."""
     return NAME if attn == OURS else attn
 
 
 def build(size: str, attn: str, *, dtype, device, seed: int, **changes):
-    """A GptOssForCausalLM with random weights, the same for every attn.
+    """Make a GptOssForCausalLM with random weights.
 
     Args:
-        size: a key of SIZES.  changes: options of GptOssConfig that differ from it.
+        size: a key of SIZES.
         attn: OURS, or any attn_implementation of Transformers.
         dtype: of weights and activations.  The tables of rotary embeddings stay float32, which a
             model.to(dtype) afterwards would round.
-        seed: of the weights; they also depend on the kind of device, not on attn.
+        device: where the model is made.
+        seed: of the weights; they also depend on the kind of device, but not on attn.
+        changes: options of GptOssConfig that differ from size's.
     """
     register()
     config = GptOssConfig(vocab_size=256, **(SIZES[size] | changes))
@@ -51,9 +53,12 @@ def build(size: str, attn: str, *, dtype, device, seed: int, **changes):
 
 
 def load(path: str, attn: str, *, dtype, device):
-    """The model in a folder, as save_pretrained wrote it.  Nothing is downloaded.
+    """Load the model in a folder, as save_pretrained wrote it.  Nothing is downloaded.
 
     The published weights of GPT-OSS are in MXFP4, which cannot be trained: they become dtype.
+
+    Raises:
+        FileNotFoundError: the folder holds no model.
     """
     if not (Path(path) / "config.json").is_file():
         raise FileNotFoundError(f"want a folder with config.json and weights; got {path}")
@@ -72,5 +77,5 @@ def default_device() -> str:
 
 
 def default_dtype(device: str) -> str:
-    """Triton's interpreter has no bfloat16."""
+    """Returns a key of DTYPES: float32 on a CPU, because Triton's interpreter has no bfloat16."""
     return "float32" if device == "cpu" else "bfloat16"

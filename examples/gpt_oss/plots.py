@@ -1,4 +1,4 @@
-"""Figures: loss curves on top of each other; time and memory of a step against its length."""
+"""Draw loss curves, and the time and memory of a training step by length."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ HINT = "want matplotlib for the figures; got none: pip install matplotlib, then 
 
 
 class NoMatplotlib(Exception):
-    """Says what to install."""
+    """matplotlib is missing; the text says what to install."""
 
 
 def _told(settings: dict) -> str:
@@ -39,7 +39,12 @@ def _save(figure, title: str, settings: dict, path: Path) -> None:
 
 
 def loss(curves: dict[str, list[list[float]]], title: str, settings: dict, path: Path) -> None:
-    """curves: losses of each step, a list a seed, by attention.  Mean over seeds, and their range.
+    """Draw loss curves: the mean over seeds, and their range.
+
+    Args:
+        curves: attention implementation -> one list of losses per seed, in nats per token.
+        title, settings: what is said above the figure.
+        path: of the PNG.
     """
     figure, (axis,) = _figure(1)
     for i, (name, runs) in enumerate(curves.items()):
@@ -59,9 +64,13 @@ def loss(curves: dict[str, list[list[float]]], title: str, settings: dict, path:
 
 
 def steps(points: list[dict], settings: dict, row: str, path: Path) -> None:
-    """points: attn, N, and ms and peak_gib, or out_of_memory.  A cross: it did not fit.
+    """Draw the time and, on a GPU, the peak memory of a step over the length of its row.
 
-    row: what a step takes, for the title.  Without a GPU there is no memory to draw.
+    Args:
+        points: dicts with attn, N, and either ms and peak_gib or out_of_memory, drawn as a cross.
+        settings: as in loss.
+        row: what a row of a step holds, for the title.
+        path: of the PNG.
     """
     points = [point for point in points if not point.get("search")]
     names = list(dict.fromkeys(point["attn"] for point in points))

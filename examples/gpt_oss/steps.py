@@ -1,7 +1,7 @@
-"""Time and peak memory of a training step against its length, for one attention: a line a length.
+"""Time training steps with one attention implementation: one line of JSON per length.
 
-python -m examples.gpt_oss.measure starts one such process an attention, so that none inherits
-another's memory or compiled code, and one that dies takes no other with it.
+python -m examples.gpt_oss.measure starts one such process per implementation, so that none inherits
+another's memory or compiled code, and none takes another with it when it dies.
 """
 
 import argparse
@@ -19,16 +19,21 @@ from examples.gpt_oss.train import optimizer_of, train_step
 
 GIB = 2**30
 WARMUPS = 2  # steps before the clock runs: compiling, the optimizer's state
-PROBE = {"repeats": 1, "warmups": 1}  # the search wants to know what fits; a step may take a minute
+PROBE = {"repeats": 1, "warmups": 1}  # to see only whether a row fits; a step may take a minute
 REFINEMENTS = 3  # halvings of the gap between the longest row that fits and the shortest that fails
 
 
 def one_length(model, optimizer, text: Text, N: int, repeats: int,
                warmups: int = WARMUPS, mean: int = 0) -> dict:
-    """-> ms (median), spread_ms (largest less smallest), peak_gib of one step on one row of N.
+    """Time steps on one row of N tokens.
 
-    mean: tokens of a packed sequence on average; 0: the row is one sequence.
-    peak_gib is all that PyTorch holds at once, weights and optimizer included; None on a CPU.
+    Args:
+        repeats, warmups: timed steps, and steps before them.
+        mean: average tokens per packed sequence; 0: the row is one sequence.
+
+    Returns:
+        ms (median), spread_ms (largest minus smallest), and peak_gib: the most that PyTorch held at
+        once, weights and optimizer included; None on a CPU.
     """
     device = model.device.type
     ids = text.batch(0, 1, N, seed=0, device=device)
@@ -50,7 +55,7 @@ def one_length(model, optimizer, text: Text, N: int, repeats: int,
 
 
 def try_length(model, optimizer, text: Text, N: int, repeats: int, **more) -> dict:
-    """As one_length, or out_of_memory, or failed with the exception's text."""
+    """Returns what one_length does, or out_of_memory, or failed with the exception's text."""
     torch._dynamo.reset()  # compile for this length alone, as in a run that has one length
     try:
         result = one_length(model, optimizer, text, N, repeats, **more)
@@ -66,11 +71,14 @@ def try_length(model, optimizer, text: Text, N: int, repeats: int, **more) -> di
 
 
 def sweep(measure, probe, lengths: list[int], longest: int):
-    """Yield (N, result) for every length up to the first that fails, then look for the border.
+    """Measure every length up to the first that fails, then search for the longest that fits.
 
-    measure, probe: N -> result, of a length and in the search.  longest: where to stop doubling;
-    at most the last of lengths: no search.
-    The points of the search carry search=True.
+    Args:
+        measure, probe: functions of N that return a result, for lengths and in the search.
+        longest: where the search stops doubling; no search if it is at most the last of lengths.
+
+    Yields:
+        (N, result); results of the search have search=True.
     """
     fits, fails = 0, None
     for N in lengths:

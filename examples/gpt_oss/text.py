@@ -47,10 +47,11 @@ class Text:
 
 
 def packing(N: int, mean: int, device: str) -> dict:
-    """A row of N tokens as sequences of mean tokens on average, cut at random places.
+    """Cut a row of N tokens at random places into sequences of mean tokens on average.
 
-    -> what TRL's collator adds to a packed row: position_ids (1, N), and the borders and the
-    longest length as flash attention wants them.
+    Returns:
+        What TRL's collator adds to a packed row: position_ids (1, N), and the borders and the
+        longest length in the form that flash attention takes.
     """
     cuts = random.Random(N).sample(range(1, N), max(1, N // mean) - 1)
     borders = torch.tensor([0, *sorted(cuts), N], dtype=torch.int32)

@@ -1,6 +1,6 @@
 """Train GPT-OSS on real text: python -m examples.gpt_oss.train --help.
 
-Everything lies in --out: settings.json, log.jsonl (one line per step), checkpoint.pt, loss.png.
+--out receives settings.json, log.jsonl (one line per step), checkpoint.pt and loss.png (--plot).
 """
 
 import argparse
@@ -50,7 +50,7 @@ def train_step(model, optimizer, ids: torch.Tensor, lr: float, **packing) -> tor
     Args:
         ids: int64 (B, N), on the model's device.
         lr: learning rate of all parameters in this step.
-        packing: what else the model must know of packed rows, such as position_ids.
+        packing: what else the model must know about packed rows, such as position_ids.
 
     Returns:
         The loss before the update, nats per token, a scalar on the device.
@@ -132,7 +132,7 @@ def _settings(options, text: Text) -> dict:
 
 
 def where_and_when(device: str) -> dict[str, str]:
-    """What every result says of its making; device is "cuda" or "cpu"."""
+    """What every result says about where and when it was made; device is "cuda" or "cpu"."""
     return {
         "gpu": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "torch": str(torch.__version__), "triton": triton.__version__,
@@ -201,7 +201,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def at_least(low: int):
-    """-> a type for argparse: a whole number, low or more."""
+    """Returns a type for argparse: a whole number, low or more."""
     def number(word: str) -> int:
         if int(word) < low:
             raise argparse.ArgumentTypeError(f"want at least {low}; got {word}")
@@ -211,7 +211,7 @@ def at_least(low: int):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> exit code: 0 done, 1 refused."""
+    """Returns the exit code: 0 done, 1 refused."""
     options = parser().parse_args(argv)
     try:
         records = train(options)
