@@ -239,7 +239,7 @@ class Runner:
                     if self.unfinished(other, asked, left) is None]
                 mistake, *more = named.name(whole) or (found.id,)
                 says, rule = named.words(mistake, *more)
-                if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
+                if (mistake or "").startswith("heads-") and self.stage.steps.get(id) == "dq kv head":
                     mistake = "dq-" + mistake
                 wrong = StepCheck(
                     id, WRONG, mistake, one.words.rpartition(": ")[2] if found.place else one.words,
