@@ -1,6 +1,6 @@
 """Finds files that are alike: lists to look at, not verdicts.
 
-    equal         files that are the same, byte by byte
+    equal         files that are the same, names and comments aside
     groups        two or more students whose own statements are alike in runs of RUN, apart from
                   names, spacing, comments and statements without effect; runs that the published
                   solutions have are left out
@@ -25,7 +25,8 @@ from grader.course.stages import STAGES
 from grader.text import escape, syntax_tree
 
 RUN = 4  # consecutive statements that have to be alike
-LEAST_LINES = 15  # lines alike, over all stages, to be listed; independent files have 8 at most
+LEAST_LINES = 15  # lines alike, over all stages, to be listed
+BY_CHANCE = 8  # the most lines alike that independent files of one stage have
 TOKEN = re.compile(r"""(?P<name>(?<![\w.])[^\W\d]\w*)|\w[\w.]*|"[^"]*"|'[^']*'|[^\s\w]+""")
 PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields that hold statements
 
@@ -35,8 +36,8 @@ class Alike:
     """What was found.
 
     equal: {"students": names, "stages"}.  groups, largest first: {"students": names, "lines": the
-    fewest and the most lines of a student that no one outside of the group has, "text": these lines
-    of the first student, "stages"}.  published: name -> (statements, of how many).  incomparable:
+    fewest and the most lines of a student that no one outside of the group has, "text": name ->
+    these lines, "stages"}.  published: name -> (statements, of how many).  incomparable:
     {"student", "stages", "why"}.
     """
 
@@ -47,16 +48,18 @@ class Alike:
 
 
 class Own:
-    """A student's own statements in one file.  covers: run -> its lines, one bit each."""
+    """A student's own statements in one file.  covers: run -> its lines, one bit each.  text: the
+    same for equal files."""
 
     def __init__(self, data: bytes, shipped: set[str]):
-        self.sha256 = sha256(data)
         self.lines, self.shown, self.why = _own(data)
         covers = defaultdict(int)
         for i, run in enumerate(_runs(self.lines)):
             covers[run] |= (2**RUN - 1) << i
         self.published = _covered(covers, shipped).bit_count()
         self.covers = {run: bits for run, bits in covers.items() if run not in shipped}
+        self.text = "\n".join(self.lines) if _covered(
+            self.covers, {*self.covers}).bit_count() > BY_CHANCE else sha256(data)
 
 
 def alike(students: list[Submitted], stages: list[int]) -> Alike:
@@ -74,7 +77,7 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
             data = submission.plain(data)
             own = theirs[number] = read.get(data) or read.setdefault(data, Own(data, shipped))
             if own.lines or own.why and data.strip():
-                same[number, own.sha256].add(student.name)
+                same[number, own.text].add(student.name)
             if own.why:
                 why[student.name, own.why].append(number)
             for run in own.covers:
@@ -129,7 +132,7 @@ def _lines(one: str, other: str, runs: dict[str, dict[int, set[str]]],
     for number in runs[one].keys() & runs[other].keys():
         common = runs[one][number] & runs[other][number]
         pair = files[one][number], files[other][number]
-        if common and pair[0].sha256 != pair[1].sha256:
+        if common and pair[0].text != pair[1].text:
             total += min(_covered(own.covers, common).bit_count() for own in pair)
     return total
 
@@ -147,8 +150,9 @@ def _described(names: list[str], files: dict[str, dict[int, Own]],
     counts = [sum(map(int.bit_count, each.values())) for each in covered.values()]
     return {"students": tuple(names), "lines": (min(counts), max(counts)),
             "stages": sorted(number for number in only if only[number]),
-            "text": [f"P{number}, {line}" for number, bits in sorted(covered[names[0]].items())
-                     for i, line in enumerate(files[names[0]][number].shown) if bits >> i & 1]}
+            "text": {name: [f"P{number}, {line}" for number, bits in sorted(covered[name].items())
+                            for i, line in enumerate(files[name][number].shown) if bits >> i & 1]
+                     for name in names}}
 
 
 def _own(data: bytes) -> tuple[list[str], list[str], str]:

@@ -221,6 +221,14 @@ def test_a_blank_step_is_unfinished_and_not_crashed(tmp_path):
                                                        "crashed, 0"]
 
 
+def test_the_page_shows_the_lines_of_everyone_who_is_alike(tmp_path):
+    lines = {"anna": ["P3, 7: a = <b>"], "ben": ["P3, 9: c = <b>"]}
+    found = Alike([], [{"students": (*lines,), "lines": (1, 1), "text": lines, "stages": [3]}], {},
+                  [])
+    page = summary.page(book(tmp_path, {"anna": {}}), found, NOON, Path("out"), {}).decode()
+    assert "<pre>anna\nP3, 7: a = &lt;b&gt;\n\nben\nP3, 9: c = &lt;b&gt;\n\n</pre>" in page
+
+
 def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
     outcomes = {1: stage(1, "wrong", 30.0), 2: stage(2, "crashed")}
     page = summary.page(book(tmp_path, {"anna": outcomes, "ben": {1: stage(1, "pass", 100.0)}}),
