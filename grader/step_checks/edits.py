@@ -28,6 +28,7 @@ FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "log1p"
              "amax": "sum", "mean": "sum", "zeros": "ones", "ones": "zeros",
              "zeros_like": "ones_like", "empty": "zeros", "ones_like": "zeros_like",
              "empty_like": "zeros_like"}
+BASES = {"LOG2E", "LN2"}
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
 SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
@@ -70,11 +71,25 @@ class Text(Source):
             edits = [edit for edit in edits if any(
                 node.lineno <= edit.line <= node.end_lineno for node in into)]
         alike: dict[tuple, list[Edit]] = {}
-        for edit in edits:
-            if edit.id != "wrong-name":  # a name occurs often; change one place only
+        for edit in edits:  # a name occurs often; change one place only
+            if edit.id != "wrong-name" or edit.part.strip("`") in BASES:
                 alike.setdefault(edit.key, []).append(edit)
         found = [[edit] for edit in edits] + [same for same in alike.values() if len(same) > 1]
+        found += self.divided()
         return sorted(found, key=lambda some: some[0].rank)
+
+    def divided(self) -> Iterator[list[Edit]]:
+        """Quotients and remainders of the same numbers, in two lines or more, exchanged."""
+        places: dict[tuple[str, str], list[ast.BinOp]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+                places.setdefault((self.inner(node.left), self.inner(node.right)), []).append(node)
+        for (left, right), nodes in places.items():
+            if all(len({*values}) > 1 for values in zip(*(
+                    (type(node.op), node.lineno) for node in nodes), strict=True)):
+                yield [self.edit("wrong-operator", node, f"({left} {sign} {right})", node,
+                                 said="`//` and `%` are swapped.") for node in nodes
+                       for sign in [MEANT[OPERATORS[type(node.op)]]]]
 
     def changed(self, edits: list[Edit]) -> str:
         """The text with these edits made."""
@@ -128,7 +143,8 @@ class Text(Source):
             if not self.kernel and old in "*@":
                 yield self.expression("wrong-operator", node, f"{left} {'*@'.replace(old, '')} "
                                       f"{right}", node, part=f"`{old}`")
-            if old in MEANT:
+            # x / log2(e) is x * ln(2): there the name is wrong, and not the operator.
+            if old in MEANT and not (old == "*" and {left, right} & BASES):
                 yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node,
                                       part=f"`{old}`")
             if old in ("-", "/", "//", "%", "@"):
@@ -420,6 +436,13 @@ class Text(Source):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 target, value = self.of(node.targets[0]), self.of(node.value)
                 yield self.edit("wrong-assignment", node, f"{target} += {value}", node)
+                if self.kernel and target in self.leaves and self.kind(node.value) == "number":
+                    for size, times in itertools.product(
+                            [name for name in self.kinds if "BLOCK" in name], (" * {0}", "")):
+                        yield self.edit(
+                            "one-missing", node, (f"{target} = {self.inner(node.value)}{times} + "
+                                                  "tl.arange(0, {0})").format(size), node, -2,
+                            said=f"{target} is one number here, not a tile: tl.arange is missing.")
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.leaves:
                 given = f"{', '.join(self.leaves)} ="
                 yield self.edit("one-missing", node, f"{given} {self.of(node)}", node, -2,

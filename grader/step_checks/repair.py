@@ -119,7 +119,8 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
         first, *others = edits
         said = first.said or WORDS[first.id].format(first.part or "This")
         if alike := sorted({one.line for one in others} - {first.line}):
-            said = f"{said[:-1]}, here and in line {' and '.join(map(str, alike))}{said[-1]}"
+            said = said.removesuffix(".").removesuffix(" here")
+            said += f", here and in line {' and '.join(map(str, alike))}."
         yield Change(first.id, file, first.line, whole.quoted(first), first.part, said, (
             first.begin, first.end), first.tier, changed)
 
@@ -315,6 +316,7 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
                 f"The loop variable {name} overwrites the {name} that is needed later. Give it "
                 "another name.")
     yield from _without_pointer(source, given)
+    yield from _of_axes(source, given)
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
@@ -326,6 +328,21 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
             "tl.load has mask= but no other=, so the masked elements are undefined. Write "
             "other=0.0. A GPU may read anything there, so this check reads NaN; the interpreter "
             "alone reads 0, so this may cost no points.")
+
+
+def _of_axes(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """A second number of the program, where the grid has one axis."""
+    first, second = ([node for node in source.nodes if isinstance(node, ast.Call)
+                      and re.fullmatch(rf"tl\.program_id\((axis=)?{axis}\)", source.of(node))]
+                     for axis in (0, 1))
+    sizes = [name for name in given if name.startswith("BLOCK")] if second else ()
+    for size, signs in itertools.product(sizes, (("", ""), ("", "//"), ("%", "//"), ("//", "%"))):
+        yield "second-axis", source.replaced([
+            (*source.span(node), f"(tl.program_id(0) {sign} tl.cdiv(N, {size}))" if sign else
+             "tl.program_id(0)")
+            for nodes, sign in zip((first, second), signs, strict=True) for node in nodes]
+            ), second[0].lineno, (f"`{source.of(second[0])}` is always 0, because the grid has one "
+                                  "axis: tl.program_id(0) alone counts the programs.")
 
 
 def _without_pointer(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:

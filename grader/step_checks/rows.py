@@ -45,22 +45,25 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                     return unlike(name, "one whole number", value)
             if not 0 <= bh < B * H or first not in range(0, N, T):
                 return _told(program, names, f"bh from 0 to {B * H - 1}, {start} one of "
-                             f"{', '.join(map(str, range(0, N, T)))}")
+                             f"{', '.join(map(str, range(0, N, T)))}",
+                             start if 0 <= bh < B * H else "bh")
             if (b, h) != (bh // H, bh % H):
                 return _told(program, names, f"for bh {int(bh)}, head {int(bh % H)} of batch entry "
-                             f"{int(bh // H)}")
+                             f"{int(bh // H)}", "b" if b != bh // H else head)
             if isinstance(names[index], tuple):
                 return Wrong((f"{index} is a Python list: want a tile, made by tl.arange(0, "
                               f"{size}).",), id="python-in-a-kernel")
             if not same(names[index], first + np.arange(T)):
-                return _told(program, names, f"{index} {int(first)} ... {int(first) + T - 1}")
+                return _told(program, names, f"{index} {int(first)} ... {int(first) + T - 1}",
+                             index)
             return None
 
-        def _told(program: int, names: dict, wanted: str) -> Wrong:
+        def _told(program: int, names: dict, wanted: str, name: str) -> Wrong:
             said = ", ".join(f"{name} {int(names[name])}" for name in ("bh", "b", head, start))
             rows = np.asarray(names[index]).reshape(-1)
             got = f"{said}, {index} {rows[0]} ... {rows[-1]}"
-            return Wrong((f"program {program}: {got}.", f"want: {wanted}."), want=wanted, got=got)
+            return Wrong((f"program {program}: {got}.", f"want: {wanted}."), name=name,
+                         want=wanted, got=got)
 
         def _drawn(words: str, left: Observed) -> Wrong:
             table = [f"program {i}: head {int(names['bh'])}, rows from {int(names[start])}"

@@ -700,6 +700,18 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (3, "element_ty), mask=(rows[:, None] < N) & (j < D))", "element_ty))",
      "mask= is missing or wrong."),
     (4, "range(start_m, start_m + BLOCK_M,", "range(start_m, BLOCK_M,", "start_m is missing."),
+    (2, "offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)", "offs_m = tl.program_id(0)",
+     "offs_m is one number here, not a tile: tl.arange is missing."),
+    (3, "tl.program_id(0) % num_tiles * BLOCK_M", "tl.program_id(0) % num_tiles",
+     "BLOCK_M is missing."),
+    (3, "tl.program_id(0) % num_tiles * BLOCK_M", "tl.program_id(0) * BLOCK_M",
+     "num_tiles is missing."),
+    (3, "bh = tl.program_id(0) // num_tiles\n    b, h = bh // HQ, bh % HQ\n    start_m = "
+     "tl.program_id(0) %", "bh = tl.program_id(0) % num_tiles\n    b, h = bh // HQ, bh % HQ\n    "
+     "start_m = tl.program_id(0) //", "`//` and `%` are swapped, here and in line 102."),
+    (3, "tl.math.log2(l_i)) * LN2", "tl.math.log2(l_i)) * LOG2E",
+     "`LOG2E` is the wrong variable here."),
+    (3, "tl.math.log2(l_i)) * LN2", "tl.math.log2(l_i)) / LN2", "`/` is the wrong operator."),
     (6, "range(first, inner, BLOCK_N)", "range(first, start_m, BLOCK_N)",
      "`start_m` is the wrong variable here."),
     (6, "start_m + BLOCK_M - window_size", "start_m - window_size",

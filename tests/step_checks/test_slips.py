@@ -83,6 +83,10 @@ SLIPS = [
      "`start_n` is one argument too many in this call of _attend"),
     (4, "4.2", DIAGONAL, DIAGONAL.replace("    ", "        ", 1).replace("\n    ", "\n        "),
      "must not stand in the loop of line 77: it is indented too far."),
+    # the number of a program
+    (2, "2.1", "tl.program_id(0)", "tl.program_id(1)", "`tl.program_id(1)` is always 0, because"),
+    (3, "3.1", "tl.program_id(0) // num_tiles", "tl.program_id(1)", "the grid has one axis"),
+    (5, "5.1", "tl.program_id(0) // num_tiles", "tl.program_id(axis=1)", "the grid has one axis"),
     # the sink's own weight
     (9, "9.3", "l_i = tl.zeros_like(l_i) + 1.0", "pass", "is not counted in l_i, which is still 0"),
     (9, "9.3", "m_i = tl.zeros_like(m_i) + sink * LOG2E", "pass", "is not in m_i, which is still"),
