@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--partial", action=argparse.BooleanOptionalAction,
                          help="SUBMISSIONS holds only a part of the class, such as your half of it "
                               "(default: no)")
-    _add(grading, "--yes", "change grades that stand without asking")
+    _add(grading, "--yes", "change existing grades without asking")
     _add(grading, "--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated",
          action="append", default=[])
     _add(grading, "--forget STUDENT", "remove the record of somebody who is not in the class any "
@@ -203,6 +203,7 @@ def grade(arguments, wanted: dict) -> int:
         if key in overrides:
             raise ValueError(f"--forget: want somebody whom {arguments.overrides} does not name; "
                              f"got {word}: first delete the row of {overrides[key][0].student}")
+    names = {student.key: student.name for student in students}
     students = [student for student in students if student.key not in gone]
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
     # These fail early if a gradebook cannot be filled, or a file is not ours to replace.
@@ -212,6 +213,7 @@ def grade(arguments, wanted: dict) -> int:
     account = "" if arguments.slurm else machine.account(
         arguments.worker_user, arguments.allow_root)
     for key in gone:
+        audit.forget(arguments.out, key, names[key])
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
     standing.grade_again(arguments.again, students, counting, arguments.out)
@@ -231,9 +233,9 @@ def grade(arguments, wanted: dict) -> int:
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
         if kept:
-            names = [student.name for student in students if student.key in kept]
-            progress.line(f"{', '.join(names)}: nothing in SUBMISSIONS now, so what was handed in "
-                          "before counts; --forget NAME removes somebody who left")
+            progress.line(", ".join(name for key, name in names.items() if key in kept)
+                          + ": nothing in SUBMISSIONS now, so what was handed in before counts; "
+                          "--forget NAME removes somebody who left")
         if worth.late and (undated := sum(
                 student.time is None and not student.is_nothing for student in students)):
             progress.line(f"late: it is not known when {undated} of {len(students)} students handed"
@@ -267,7 +269,7 @@ def grade(arguments, wanted: dict) -> int:
                     if (old := stands.get(report["key"])) and (words := standing.changes(
                         old, report))}
 
-        refused = ValueError("want --yes to change grades that stand; nothing was written")
+        refused = ValueError("want --yes to change existing grades; none was changed")
         batch.read()
         accepted = changed([report for report in map(report_of, students) if all(
             stage["outcome"] != "pending" for stage in report["stages"])])
@@ -276,6 +278,8 @@ def grade(arguments, wanted: dict) -> int:
         if not (arguments.out / settings.FILE).is_file():
             store.write(arguments.out / settings.FILE,
                         settings.text(arguments.out, wanted).encode())
+        run = audit.begin(store, arguments, settings.tables(arguments.out, wanted))
+        by = {"class": settings.digest(arguments.out, wanted), "commit": run["commit"]}
         interrupted = False
         try:
             batch.run()
@@ -288,13 +292,12 @@ def grade(arguments, wanted: dict) -> int:
         if not interrupted:
             store.write(arguments.out / settings.FILE,
                         settings.text(arguments.out, wanted).encode())
-        by = {"class": settings.digest(arguments.out, wanted), "commit": audit.commit()}
         written = []
         of_audit = audit.files(
-            arguments.out, arguments.words, settings.tables(arguments.out, wanted),
+            arguments.out, run,
             {name: getattr(arguments, name) for name in ("policy", "cases", "overrides")}, stands,
             [stands[report["key"]] if interrupted and report["key"] in asked else report
-             for report in found], list(gone))
+             for report in found])
         for report in found:
             key = report["key"]
             if interrupted and key in asked:  # keep the old grade until the command is resumed

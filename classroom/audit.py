@@ -10,16 +10,20 @@ import io
 import json
 import shlex
 import subprocess
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
 from classroom import roster
-from classroom.book import EMPTY, plain
+from classroom.book import plain, undecided
 from classroom.settings import TABLES
 from classroom.standing import grades
+from classroom.store import Store, note
 from grader.assignment.record import ROOT, sha256
+from grader.host.files import replace
 
 RUNS = ("date", "command", "grader", "commit", "tables")
+HISTORY_FILE = "audit/history.csv"
 HISTORY = ("date", "key", "student", "what", "before", "after", "reason", "grader", "commit")
 
 
@@ -36,29 +40,55 @@ def commit() -> str:
     return head + "+" * bool(changed)
 
 
-def files(results: Path, words: list[str], tables: dict[str, str], given: dict[str, Path | None],
-          stands: dict[str, dict], reports: list[dict], gone: list[str]) -> dict[str, bytes]:
-    """What to write: name -> contents.
+def begin(store: Store, arguments, tables: dict[str, str]) -> dict[str, str]:
+    """Note this run, before it grades, in case it is killed.  A student named in the command is
+    not.  tables: their hashes.  -> its line in runs.csv."""
+    words = list(arguments.words)
+    for name in (*arguments.again, *arguments.forget):
+        words = ["STUDENT" if word == name else
+                 word.removesuffix(name) + "STUDENT" if word.endswith(f"={name}") else word
+                 for word in words]
+    run = dict(zip(RUNS, (
+        datetime.now().astimezone().isoformat(timespec="seconds"),
+        "python -m classroom " + shlex.join(words), store.settings.grader, commit(),
+        json.dumps(tables)), strict=True))
+    store.write(store.folder / "audit/runs.csv",
+                _table(RUNS, [*_rows(store.folder / "audit/runs.csv"), run]))
+    return run
 
-    words: the command's; tables: their hashes; given: policy, cases, overrides; stands: a student's
-    key -> the last report; gone: keys of students to be forgotten.
+
+def files(results: Path, run: dict[str, str], given: dict[str, Path | None],
+          stands: dict[str, dict], reports: list[dict]) -> dict[str, bytes]:
+    """What to write at the end of a run: name -> contents.
+
+    given: policy, cases, overrides; stands: a student's key -> the last report, perhaps under
+    another key.
     """
-    now, version = datetime.now().astimezone().isoformat(timespec="seconds"), commit()
-    runs = _rows(results / "audit/runs.csv")
-    runs.append(dict(zip(RUNS, (now, "python -m classroom " + shlex.join(words),
-                                reports[0]["grader"], version, json.dumps(tables)), strict=True)))
-    history = [row for row in _rows(results / "audit/history.csv") if row["key"] not in gone]
-    for row in _changes(history, stands, reports):
-        history.append(row | {"date": now, "commit": version})
-    made = {f"audit/{name}.csv": roster.written([columns, *(
-        [row[column] for column in columns] for row in rows)]) for name, columns, rows in (
-            ("runs", RUNS, runs), ("history", HISTORY, history))}
-    made[TABLES] = (json.dumps(tables, indent=1) + "\n").encode()
+    keys = {old["key"]: key for key, old in stands.items()}
+    history = [row | {"key": keys.get(row["key"], row["key"])}
+               for row in _rows(results / HISTORY_FILE)]
+    history += [row | {"date": run["date"], "commit": run["commit"]}
+                for row in _changes(history, stands, reports)]
+    made = {HISTORY_FILE: _table(HISTORY, history),
+            TABLES: (json.dumps(json.loads(run["tables"]), indent=1) + "\n").encode()}
     for name, path in given.items():
+        made |= {f"audit/{old.name}": b"" for old in results.glob(f"audit/{name}.*")}
         if path:
             made[f"audit/{name}{path.suffix}"] = _without_notes(path) if name == "overrides" else \
                 path.read_bytes()
     return made
+
+
+def forget(results: Path, key: str, student: str) -> None:
+    """Remove the lines of a student, also from the aliases of a leaderboard.  Raises ValueError:
+    one of the tables is damaged."""
+    for name, column, value in (("aliases.csv", "student", student), (HISTORY_FILE, "key", key)):
+        if (results / name).is_file():
+            headers, rows = roster.table(results / name, name, (column,))
+            contents = _table(headers, [
+                row for row in rows if row[column] not in (value, plain(value))])
+            replace(results / name, contents, 0o600)
+            note(results, name, contents)
 
 
 def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) -> list[dict]:
@@ -66,36 +96,47 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
     last = {(row["key"], row["what"]): row["after"] for row in history}
     found = []
     for report in reports:
-        key, old, reasons = report["key"], stands.get(report["key"]), []
-        now = {} if report["state"] in EMPTY and report["points"] is None else grades(report)
+        key, old, reasons, now = report["key"], stands.get(report["key"]), [], grades(report)
         before = {what: grade for (owner, what), grade in last.items() if owner == key}
         for what in [*now, *(what for what in before if what not in now)]:
             was, after = before.get(what, ""), now.get(what, "not settled")
             if was == after:
                 continue
-            single = what[1:].isdigit()
-            reasons += [_why(old, report, int(what[1:]))] if single else []
-            reason = reasons[-1] if single else "; ".join(dict.fromkeys(
-                reasons or report["held"] or [report["late"]]))
+            if what[1:].isdigit():
+                reasons.append(reason := _why(old, report, was, int(what[1:])))
+            else:
+                reason = "; ".join(dict.fromkeys(reasons)) or _why_all(old, report, was)
             found.append({"key": key, "student": plain(report["student"]), "what": what,
                           "before": was, "after": after, "reason": plain(reason),
                           "grader": report["grader"]})
     return found
 
 
-def _why(old: dict | None, new: dict, number: int) -> str:
-    """Why the grade of a stage is another one."""
-    was, stage = ({each["stage"]: each for each in report["stages"]}.get(number, {})
-                  for report in (old or {"stages": []}, new))
+def _why(old: dict | None, new: dict, was: str, number: int) -> str:
+    """Why the grade of a stage is another one.  was: what it was, or ""."""
+    before, stage = ({each["stage"]: each for each in report["stages"]}.get(number, {})
+                     for report in (old or {"stages": []}, new))
     word = stage.get("override")
     for is_so, reason in (
-            (word and word != was.get("override"), f"a person: {word and word['reason']}"),
-            (not was or old["state"] in EMPTY, "first grade"),
-            (not word and "override" in was, "the override is gone"),
-            (was.get("sha256") != stage.get("sha256"), "another file"),
+            (word and word != before.get("override"), f"a person: {word and word['reason']}"),
+            (not was, "first grade"), (not stage, "the stage is not graded any more"),
+            (not word and "override" in before, "the override is gone"),
+            (before.get("sha256") != stage.get("sha256"), "another file"),
             (old and old["grader"] != new["grader"], "another grader"),
-            (was.get("earned") != stage.get("earned"), "graded again"),
+            (before.get("earned") != stage.get("earned"), "graded again"),
             (old and old["late"] != new["late"], f"late: {new['late'] or 'no longer'}")):
+        if is_so:
+            return reason
+    return "policy"
+
+
+def _why_all(old: dict | None, new: dict, was: str) -> str:
+    """Why a sum is another one, if no stage of it is."""
+    for is_so, reason in (
+            (undecided(new), ", ".join(sorted(undecided(new)))),
+            (old and old["late"] != new["late"], f"late: {new['late'] or 'no longer'}"),
+            (old and old["held"], "no longer " + ", ".join(sorted(undecided(old or new)))),
+            (not was, "first grade")):
         if is_so:
             return reason
     return "policy"
@@ -108,6 +149,10 @@ def _without_notes(path: Path) -> bytes:
     return roster.written([rows[0], *([
         "sha256:" + sha256(cell.encode())[:16] if i in at and cell else cell
         for i, cell in enumerate(row)] for row in rows[1:])], delimiter=delimiter)
+
+
+def _table(columns: Iterable[str], rows: list[dict[str, str]]) -> bytes:
+    return roster.written([columns, *([row[column] for column in columns] for row in rows)])
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

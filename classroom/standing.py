@@ -115,7 +115,7 @@ def forget(results: Path, key: str) -> None:
     """Remove all about a student, except the records in graded/, which name no one."""
     for name in outputs(key):
         (results / name).unlink(missing_ok=True)
-    store.forget(results, outputs(key))
+    store.forget(results, {*outputs(key), f"{key}.json"})
     with contextlib.suppress(OSError):
         (results / "submissions" / key).rmdir()  # other files in it are not ours
 
@@ -137,8 +137,6 @@ def grade_again(words: list[str], students: list[Submitted],
 def changes(old: dict, new: dict) -> str:
     """How a grade changes: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if it does
     not."""
-    if old["state"] in EMPTY:
-        return ""
     before, after = grades(old), grades(new)
     return ", ".join(f"{name} {grade} -> {after.get(name, 'not settled')}"
                      for name, grade in before.items() if after.get(name) != grade)
@@ -146,6 +144,8 @@ def changes(old: dict, new: dict) -> str:
 
 def grades(report: dict) -> dict[str, str]:
     """The grades that are decided."""
+    if report["state"] in EMPTY and report["points"] is None:
+        return {}
     found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
              for stage in report["stages"] if stage not in for_a_person(report)}
     if report["step_credit"]:

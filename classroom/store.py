@@ -91,12 +91,14 @@ def put(folder: Path, made: dict[Path, bytes], mode: int = 0o600) -> None:
                              ) from None
 
 
-def forget(folder: Path, names: list[str]) -> None:
-    """Take these files from the list of what was written."""
+def forget(folder: Path, names: set[str]) -> None:
+    """Take these files from the list of what was written, named from RESULTS or, beside it, by
+    their last part."""
     log = folder / WRITTEN
     if log.is_file():
-        log.write_text("".join(line for line in log.read_text("utf-8").splitlines(keepends=True)
-                               if line.strip("\n").partition(" ")[2] not in names), "utf-8")
+        kept = (line for line in log.read_text("utf-8").splitlines(keepends=True)
+                if not {line[65:-1], line.strip().rpartition("/")[2]} & names)
+        log.write_text("".join(kept), "utf-8")
 
 
 class Store:
