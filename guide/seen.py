@@ -60,17 +60,19 @@ def load(stage: int, name: str | None = None):
 
 # -------------------------------------------------- what the chapter on tools shows
 def watch(module, call) -> list:
-    """Returns l_i and m_i after every key tile
-    of call(): in the interpreter, NumPy arrays."""
+    """Returns l_i and m_i after each tile:
+    NumPy arrays, in the interpreter."""
     after, attend = [], module._attend
 
     def watching(*arguments, **more):
         made = attend(*arguments, **more)
-        state = made[1:]
-        after.append([x.handle.data.copy() for x in state])
+        after.append([
+            x.handle.data.copy()
+            for x in made[1:]
+        ])
         return made
 
-    # A kernel looks the name up when it calls.
+    # The kernel looks this name up.
     module._attend = watching
     call()
     return after

@@ -1,4 +1,4 @@
-"""The stages' attention at full speed: kernels.py in plain Triton, attention_hopper* in Gluon."""
+"""The course's attention at full speed: kernels.py in plain Triton, attention_hopper* in Gluon."""
 
 from .entry import attention, attention_varlen
 from .flash_attn import flash_attn_func, flash_attn_varlen_func
@@ -11,7 +11,7 @@ __all__ = [
 def register() -> None:
     """Make "sink_attn" an attn_implementation of Transformers, for any model.
 
-    Calling it again changes nothing.
+    Calling it twice is harmless.
 
     Raises:
         ImportError: Transformers is not installed.

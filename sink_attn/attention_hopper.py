@@ -1,43 +1,43 @@
-"""Attention for Hopper, one level below Triton: what the last 20 % takes.  Forward.
+"""Attention for Hopper, one level below Triton, for the last 20 % of speed: the forward.
 
-In kernels.py Triton decides which warp does what, and when, and leaves a gap: between q k^T and
-the softmax that needs it the tensor cores wait.  Gluon (triton.experimental.gluon), the level
-below, lets a kernel place the work itself.  This one gives every warp a role, for good:
+In kernels.py Triton decides which warp does what, and when, and leaves a gap: while the softmax
+runs, the tensor cores wait.  Gluon (triton.experimental.gluon), the level below, lets a kernel
+arrange the work itself.  This one gives every warp a fixed role:
 
     producer, one warp          copies tiles of q, k and v into shared memory (asynchronous, TMA)
     consumers, 2 warpgroups     of 4 warps: products, softmax and output of 64 query rows each
 
-Between them stands a ring of slots for k and one for v.  Who waits for whom:
+Between them are two rings of slots, one for k and one for v.  Who waits for whom:
 
                "full": an mbarrier in shared memory, flipped by the last byte of the copy
     producer ------------------------------------------------------------------> consumers
              <------------------------------------------------------------------
-               "empty": a hardware barrier; all warps have arrived, the slot may be filled anew
+               "empty": a hardware barrier; all warps have arrived, the slot may be refilled
 
 The products are asynchronous as well.  In a round a warpgroup starts the scores of key tile j and,
-behind them, P V of tile j - 1; it waits for the scores only, and does their softmax while P V
-runs.  And while one warpgroup is in its softmax, the other has its turn:
+after them, P V of tile j - 1; it waits only for the scores, and computes their softmax while P V
+runs.  And while one warpgroup is in its softmax, it is the other's turn:
 
     tensor cores  | 0: S(j) PV(j-1) | 1: S(j) PV(j-1) | 0: S(j+1) PV(j) | 1: S(j+1) PV(j) |
     warpgroup 0     start |    softmax of tile j      | start |    softmax of tile j + 1
     warpgroup 1           its turn: | start |    softmax of tile j      | start |   softmax
 
-Programs stay, one a multiprocessor, and fetch the number of their next query tile from a counter
-in global memory.  The last product and the output of a query tile happen under the first softmax
-of the next.  Key tiles run from the right end leftwards, so that what the mask cuts comes first.
-P never leaves the registers: the layout of the scores in an accumulator is, register by register,
-what the second product takes as its left factor.
+Programs are persistent, one per multiprocessor, and fetch the number of their next query tile from
+a counter in global memory.  The last product and the output of a query tile overlap the first
+softmax of the next.  Key tiles are taken from right to left, so that those that need the mask come
+first.  P never leaves the registers: the layout of the scores in an accumulator is, register by
+register, the one that the second product takes as its left factor.
 
-Three rules of ptxas shape the code.  Break one, and the results are right, but every product is
-waited for; `ptxas -v` says so (C7510 ... C7515), and test_sink_attn_hopper.py listens:
+Three rules of ptxas shape the code.  Break one, and the results are right, but the kernel waits
+after every product; `ptxas -v` reports this (C7510 ... C7515), and test_sink_attn_hopper.py checks:
   1. no product is in flight where a loop begins or ends;
   2. an accumulator is touched by other instructions only after the wait for its product;
-  3. that wait has no operands, so ptxas may move it up over the softmax: a wait on an mbarrier,
-     which is a loop, holds it in its place.
+  3. that wait has no operands, so ptxas may move it up, above the softmax: a wait on an mbarrier,
+     which is a loop, keeps it in its place.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N), float32
             D is 64 or 128, N is any; float16 or bfloat16
-Read first  kernels.py, and README.md beside this file for the steps from there to here
+Read first  kernels.py, and README.md in this folder for the steps from there to here
 """
 
 import torch
@@ -53,14 +53,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from . import hopper, kept
 
-BLOCK_M = gl.constexpr(128)  # queries a tile, 64 for each warpgroup
-BLOCK_N = gl.constexpr(128)  # keys a tile
+BLOCK_M = gl.constexpr(128)  # queries per tile, 64 for each warpgroup
+BLOCK_N = gl.constexpr(128)  # keys per tile
 Q_EMPTY = gl.constexpr(5)  # a hardware barrier; those of the slots end at 13, turns are 14 and 15
 ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
-# What each step brings (H200, D = 128, ms, off -> on, full; causal): programs stay .817 -> .778;
-# .448 -> .416.  P V under the softmax .788 -> .778; .424 -> .416.  Turns .788 -> .778; .414 ->
-# .416.  16 partial maxima of a row (1: none) .779 -> .778; .409 -> .416.
+# What each step gains (H200, D = 128, ms, off -> on, full; causal): persistent programs .817 ->
+# .778; .448 -> .416.  P V under the softmax .788 -> .778; .424 -> .416.  Turns .788 -> .778; .414
+# -> .416.  16 partial maxima per row (1: none) .779 -> .778; .409 -> .416.
 STEPS = dict(STAY=True, UNDER=True, TURNS=True, COLUMNS=16)
 
 
@@ -69,9 +69,10 @@ STEPS = dict(STAY=True, UNDER=True, TURNS=True, COLUMNS=16)
 def _place(
     t, N, tiles, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr
 ):
-    """Number of a query tile -> its first row, its head, its rightmost key tile, its key tiles.
+    """Returns a query tile's first row, head, rightmost key tile, and number of key tiles.
 
-    As _longest_first of problem 5: the heavy tiles of GROUP heads, whose keys fit the L2 cache.
+    Like _longest_first in kernels.py: the longest loops of GROUP heads first, whose keys fit into
+    the L2 cache.
     """
     blocks = gl.cdiv(N, BLOCK_M)
     first = t // (GROUP * blocks) * GROUP
@@ -87,9 +88,9 @@ def _place(
 
 @gluon.jit
 def _masked(s, ahead, left, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr):
-    """Scores of a tile, -inf where a query does not see a key.
+    """Returns the scores of a tile, -inf where a query does not see a key.
 
-    ahead: how far the first query lies behind the first key.  left: keys from there to the end.
+    ahead: first query minus first key.  left: keys from the first key to the end.
     """
     tile, row, lane, key = hopper.by_lane(s)
     if CAUSAL:
@@ -120,7 +121,7 @@ def _produce(
 ):
     """One warp: fetch the number of a query tile, then its q and all its k and v, in that order.
 
-    k of tile j, then v of tile j - 1: that is how they are needed.
+    k of tile j comes before v of tile j - 1, as the consumers need them.
     """
     q_bufs, k_bufs, v_bufs, o_bufs = bufs
     q_full, k_full, v_full = bars
@@ -129,7 +130,7 @@ def _produce(
     V_EMPTY: gl.constexpr = 14 - SLOTS
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     i = 0  # key tiles so far
-    v_b = 0  # the v tile that is due: that of the k tile before
+    v_b = 0  # the v tile that is due: that of the previous k tile
     v_head = 0
     v_row = 0
     t = gl.program_id(0)
@@ -154,12 +155,12 @@ def _produce(
                     mbarrier.expect(q_full.index(w), q_desc.block_type.nbytes)
                     at = [b, h, row + w * 64, 0]
                     hopper.tma_load(q_desc, at, q_full.index(w), q_bufs.index(w))
-            v_b = b + 0  # + 0: a plain copy of what changes is not carried round the loop
+            v_b = b + 0  # + 0: a plain copy of a value that changes does not reach the next round
             v_head = h // group
             v_row = key + 0
             i += 1
         fetched = hopper.uniform(gl.atomic_add(COUNTER, 1))
-        if fetched == tiles - 1:  # a fetch for every tile: the last leaves zero for the next launch
+        if fetched == tiles - 1:  # each tile fetches once: the last leaves zero for the next launch
             gl.store(COUNTER, 0)
         t = fetched + gl.num_programs(0)
     _fetch_v(v_desc, v_bufs, v_full, i - 1, v_b, v_head, v_row, V_EMPTY, ALL)
@@ -172,12 +173,12 @@ def _produce(
 # ----------------------------------------------------------------- consumer
 @gluon.jit
 def _denominators(LSE, SINK, m_i, l_i, scale, row, head, zero, N, HQ, A: gl.constexpr):
-    """Store lse of 64 rows; -> what to multiply their acc with."""
+    """Store lse of 64 rows; returns the factors to multiply their acc with."""
     l_i = gl.convert_layout(gl.sum(l_i, 1), m_i.type.layout)
     rows = row + zero + gl.arange(0, 64, m_i.type.layout)
     m_i = m_i * scale
     factor = 1.0 / l_i
-    if SINK is not None:  # one more logit, whose value is no row of v
+    if SINK is not None:  # one more logit, whose value is zero
         sink = gl.load(SINK + head % HQ).to(gl.float32) * hopper.LOG2E
         m_new = gl.maximum(m_i, sink)
         alpha = gl.exp2(m_i - m_new)
@@ -190,7 +191,7 @@ def _denominators(LSE, SINK, m_i, l_i, scale, row, head, zero, N, HQ, A: gl.cons
 
 @gluon.jit
 def _write(o_desc, o_buf, o, row, head, HQ):
-    """Send 64 rows of o off; nobody waits for them before the next tile does the same."""
+    """Start writing 64 rows of o; only the next write waits until they are read from o_buf."""
     tma.store_wait(0)
     hopper.meet()
     o_buf.store(o)
@@ -213,7 +214,7 @@ def _consume(
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])  # scores
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])  # output
     P: gl.constexpr = gl.DotOperandLayout(0, A, 2)  # left factor of P V, in registers
-    # q there, too: .580 -> .562 causal, GPT-OSS 1.113 -> 1.053; full 1.10 -> 1.18 (H100, D = 64).
+    # q in registers: .580 -> .562 causal, GPT-OSS 1.113 -> 1.053; full 1.10 -> 1.18 (H100, D = 64).
     Q_IN_REGISTERS: gl.constexpr = CAUSAL and D == 64
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     K_EMPTY: gl.constexpr = 14 - 2 * SLOTS
@@ -225,15 +226,15 @@ def _consume(
     n, row, head = 0, 0, 0  # of the tile before this one; n: its key tiles
     q_parity = 0
     acc = gl.zeros([64, D], gl.float32, A)
-    p = none  # goes round as float32: 16-bit values ptxas would unpack and pack every round
+    p = none  # stays float32 from round to round: ptxas would unpack and repack 16-bit values
     factor = gl.zeros([64], gl.float32, gl.SliceLayout(1, A))
     mbarrier.wait(q_full.index(w), 0)
     t = hopper.uniform(gl.max(tile_buf.load(ONE), 0))
     while t < tiles:
         new_row, new_head, last, new_n = _place(t, N, tiles, window, CAUSAL, WINDOWED, GROUP)
         new_row += w * 64
-        # The first scores of this tile, the last product of the tile before.  The first time that
-        # is a product of zeros, which nobody reads.
+        # The first scores of this tile and the last product of the previous one.  The first time
+        # that is a product of zeros, which is never used.
         slot, parity = hopper.ring(i, SLOTS)
         v_slot, v_parity = hopper.ring(i - 1, SLOTS)
         mbarrier.wait(k_full.index(slot), parity)
@@ -263,7 +264,7 @@ def _consume(
         acc, left = warpgroup_mma_wait(0, (acc, left))
         if i > 0:
             hopper.bar_arrive(V_EMPTY + v_slot, ALL)
-            # t >> 30 is 0, but the compiler does not know: no addresses kept in registers.
+            # t >> 30 is 0, but the compiler does not know that: it keeps no addresses in registers.
             o_buf = o_bufs.index(w + (t >> 30))
             _write(o_desc, o_buf, (acc * factor[:, None]).to(dtype), row, head, HQ)
         i += 1
@@ -299,7 +300,7 @@ def _consume(
             slot, parity = hopper.ring(i + 1, SLOTS)
             mbarrier.wait(k_full.index(slot), parity, pred=j < new_n - 1)  # rule 3
             if UNDER:
-                acc, left = warpgroup_mma_wait(0, (acc, left))  # left's registers live on till here
+                acc, left = warpgroup_mma_wait(0, (acc, left))  # keeps left's registers until here
             hopper.bar_arrive(V_EMPTY + v_slot, ALL)
             acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, A))[:, None]
             i += 1
@@ -325,7 +326,7 @@ def _fwd_kernel(
     RAGGED: gl.constexpr, GROUP: gl.constexpr,
     TURNS: gl.constexpr, UNDER: gl.constexpr, COLUMNS: gl.constexpr,
 ):
-    """Fill o and lse.  Grid: one program a multiprocessor, or fewer if there are fewer tiles."""
+    """Fill o and lse.  Grid: one program per multiprocessor, or fewer if there are fewer tiles."""
     D: gl.constexpr = q_desc.block_type.shape[3]
     dtype: gl.constexpr = q_desc.dtype
     ROWS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, D], dtype)
@@ -354,9 +355,16 @@ def _fwd_kernel(
 
 # ------------------------------------------------------------------- launch
 def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
-    """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N).
+    """Launch the forward kernel.  entry.py has checked the input.
 
-    lse: float32, natural logarithm, the sink logit included.
+    Args:
+        q: (B, HQ, N, D).
+        k, v: (B, HKV, N, D).
+        window_size, sink_logits: as in attention.
+        steps: changes to STEPS.
+
+    Returns:
+        o (B, HQ, N, D), and lse (B, HQ, N), float32, a natural logarithm with the sink logit.
     """
     (B, HQ, N, D), HKV = q.shape, k.shape[1]
     o = q.new_empty(B, HQ, N, D)
@@ -365,7 +373,7 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
     steps = STEPS | steps if steps else STEPS
     programs = min(tiles, hopper.multiprocessors(q.device)) if steps["STAY"] else tiles
     constants = (
-        2 if D == 128 else 4,  # slots: 2 fill the 227 KiB
+        2 if D == 128 else 4,  # slots: at D = 128 two fill the 227 KiB
         is_causal, window_size is not None, N % 128 != 0 and not is_causal,
         8 if is_causal else 1,  # heads side by side; full: 1 to 4 alike, 32 slower by 5 %
         steps["TURNS"], steps["UNDER"], steps["COLUMNS"],

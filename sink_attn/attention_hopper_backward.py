@@ -1,26 +1,26 @@
-"""Attention for Hopper, one level below Triton.  Backward, in one kernel of five products.
+"""Attention for Hopper, one level below Triton: the backward, in one kernel of five products.
 
-Stage 8 walks the tiles of S twice, seven products in all, so that every program owns what it sums
-into.  Here one walk is enough.  A program owns 128 keys, 64 for each of its 2 warpgroups, and meets
-every query tile that sees them, of all heads of the group; dk and dv stay in registers.  A tile has
-64 queries at D = 128, 128 at D = 64.  With S^T = k q^T and dP^T = v do^T, keys x queries:
+Problem 8 visits the tiles of S twice, with seven products in all, so that every program owns what
+it sums into.  Here one visit is enough.  A program owns 128 keys, 64 for each of its 2 warpgroups,
+and visits every query tile that sees them, of all heads of the group; dk and dv stay in registers.
+A tile has 64 queries at D = 128, 128 at D = 64.  With S^T = k q^T, dP^T = v do^T, keys x queries:
 
     P^T = exp2(S^T - lse_log2)    dv += P^T do    dS^T = P^T * (dP^T - delta)    dk += dS^T q
     dq += dS k
 
-P^T and dS^T are left factors, in registers, of the products for dv and dk.  But dq sums over keys,
-those of both warpgroups and of all programs: dS goes through shared memory, each warpgroup computes
-half of the tile of dq, 64 x 64, from both halves of dS, and has the copy engine add it to a float32
-array.  It adds in the order in which tiles come, so the last bits of dq vary from run to run; dk
-and dv do not.  deterministic=True leaves dq to a second kernel, as stage 8 does.
+P^T and dS^T are left factors, in registers, of the products for dv and dk.  But dq sums over the
+keys of both warpgroups and of all programs: dS goes through shared memory, and each warpgroup
+computes a 64 x 64 half of the tile of dq from both halves of dS and has the copy engine add it to a
+float32 array.  The order of these additions varies, so the last bits of dq vary from run to run;
+those of dk and dv do not.  deterministic=True leaves dq to a second kernel, as problem 8 does.
 
     producer   q, do, lse_log2, delta of the next query tile -> a ring of two slots
     consumers  in turns: start dP^T . exp2 . dS . start dv and dk
-               dS -> shared memory . start dq of the tile before and S^T of the next .
+               dS -> shared memory . start dq of the previous tile and S^T of the next .
                dq -> shared memory, added up in global memory
 
-While one warpgroup computes exponentials, the products of the other run.  dq is a tile late, so
-that none waits for the other's dS, of which shared memory holds three tiles.
+While one warpgroup computes exponentials, the products of the other run.  dq is one tile late, so
+that neither waits for the other's dS, of which shared memory holds three tiles.
 
 P^T is not rounded before dS^T is known: at D = 64 both, in float32, fill the registers.
 
@@ -46,7 +46,7 @@ ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
 @gluon.jit
 def _place(pid, N, heads, GROUP: gl.constexpr):
-    """Number of a program -> (first key, key/value head).  The first keys are seen the most."""
+    """Returns a program's first key and head.  The first keys, seen by most queries, come first."""
     blocks = gl.cdiv(N, 128)
     first = pid // (GROUP * blocks) * GROUP
     side = gl.minimum(GROUP, heads - first)
@@ -58,7 +58,7 @@ def _place(pid, N, heads, GROUP: gl.constexpr):
 def _query_tiles(
     start_n, N, window, ROWS: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr
 ):
-    """The first query tile that sees these 128 keys, and the one past the last."""
+    """Returns the first query tile that sees these 128 keys, and the one past the last."""
     end = gl.cdiv(N, ROWS)
     if WINDOWED:
         end = gl.minimum(end, gl.cdiv(start_n + 127 + window, ROWS))
@@ -70,7 +70,7 @@ def _produce(
     descs, bufs, bars, N, HKV, group, heads, window,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
 ):
-    """One warp: the keys' k and v, then of every query tile q with lse_log2 and do with delta."""
+    """One warp: fetch k and v, then q, lse_log2, do and delta of every query tile."""
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc = descs
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
     kv_full, q_full, do_full, ds_full = bars
@@ -105,7 +105,7 @@ def _produce(
 
 @gluon.jit
 def _start_dq(w: gl.constexpr, ds_bufs, k_bufs, t, z):
-    """Warpgroup w's half of dq, of its columns, or of its rows at D = 64, of the tile before t."""
+    """Start warpgroup w's half of dq of the tile before t: half of its columns, at D = 64 rows."""
     DOWN: gl.constexpr = w * (ds_bufs.shape[2] - 64)
     ACROSS: gl.constexpr = w * (k_bufs.shape[2] - 64)
     H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
@@ -122,9 +122,12 @@ def _add_dq(
     w: gl.constexpr, dq_desc, dq_bufs, dq, t, h, i, first, end, N,
     ROWS: gl.constexpr, ACROSS: gl.constexpr,
 ):
-    """Add that half up.  Tile t is the i-th of query head h: the one before is i - 1, or the last
-    of head h - 1.  There is none before the first: row N is past the end, and left out.  Row -1
-    would be an illegal instruction."""
+    """Add that half to dq in global memory.
+
+    Tile t is the i-th of query head h: the one before is i - 1, or the last of head h - 1.  The
+    first has none: row N is past the end, so nothing is added.  Row -1 would be an illegal
+    instruction.
+    """
     tma.store_wait(0)
     hopper.meet()
     dq_bufs.index(w).store(dq)
@@ -142,7 +145,7 @@ def _consume(
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, GROUP: gl.constexpr,
     WITH_DQ: gl.constexpr,
 ):
-    """Warpgroup w: dk and dv of 64 keys, half of dq."""
+    """Warpgroup w: compute dk and dv of 64 keys, and half of dq."""
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
     kv_full, q_full, do_full, ds_full = bars
     D: gl.constexpr = q_bufs.shape[2]
@@ -172,7 +175,7 @@ def _consume(
     s = warpgroup_mma(k_bufs.index(w), q_t, none, use_acc=False)
     for t in range(tiles):
         slot, parity = hopper.ring(t, 2)
-        z = i >> 24  # 0, but the compiler does not know: no 30 addresses of k and v in registers
+        z = i >> 24  # 0, unknown to the compiler: else 30 addresses of k and v stay in registers
         k = k_bufs.index(w + z)
         q = q_bufs.index(slot)
         do = do_bufs.index(slot)
@@ -243,7 +246,7 @@ def _consume(
         dq = _start_dq(w, ds_bufs, k_bufs, tiles, i >> 24)
         dq = warpgroup_mma_wait(0, (dq,))
         _add_dq(w, dq_desc, dq_bufs, dq, tiles, h, i, first, end, N, ROWS, D - 64)
-    # Anew, and so that the compiler does not notice: nothing is kept in registers for it.
+    # Computed again, in a way that the compiler does not see through, to keep no registers for it.
     start_n, head = _place(gl.program_id(0) + (i >> 24), N, heads, GROUP)
     start_n += w * 64
     out = v_bufs.index(w + (i >> 24))

@@ -1,4 +1,4 @@
-"""What surrounds the backward: sums before it, dq after it, launches."""
+"""Launch the Gluon backward, with the kernels before it (delta, lse) and after it (dq)."""
 
 import triton
 import triton.language as tl
@@ -16,9 +16,9 @@ def _prepare_kernel(
     o_ptr, do_ptr, dlse_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr,
     N, HQ, rows, stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
-    """delta = rowsum(o * do) - dlse; lse in base 2; zeros where dq will be summed.  Padded to rows.
+    """Store delta = rowsum(o * do) - dlse and lse in base 2, padded to rows; zero dq's sums.
 
-    dsink: what these 64 rows give to the gradient of their head's sink logit.
+    dsink: the share of these 64 rows in the gradient of their head's sink logit.
     """
     bh = (tl.program_id(0) // (rows // 64)).to(tl.int64)
     r = tl.program_id(0) % (rows // 64) * 64 + tl.arange(0, 64)
@@ -43,7 +43,7 @@ def _prepare_kernel(
 
 @triton.jit
 def _finish_kernel(sum_ptr, dq_ptr, scale, numel, BLOCK: tl.constexpr):
-    """dq from its sums."""
+    """Scale the sums of dq, and store them in q's dtype."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     dq = tl.load(sum_ptr + i, mask=i < numel) * scale
     tl.store(dq_ptr + i, dq.to(dq_ptr.dtype.element_ty), mask=i < numel)
@@ -54,7 +54,7 @@ def _dq_kernel(
     q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
     D: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):
-    """Fill 64 rows of dq: that of kernels.py without its tricks.  The same bits every time."""
+    """Fill 64 rows of dq, bit for bit the same in every run: kernels.py's without its tricks."""
     blocks = tl.cdiv(N, 64)
     start_m = (blocks - 1 - tl.program_id(0) % blocks) * 64
     bh = tl.program_id(0) // blocks
@@ -87,14 +87,24 @@ def backward(
     q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size=None, deterministic=False,
     want_dsink=False, dlse=None,
 ):
-    """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N).
+    """Launch the backward kernels.
 
-    dlse: as lse, contiguous; None for zeros.
+    Args:
+        q, o, do: (B, HQ, N, D).
+        k, v: (B, HKV, N, D).
+        sink_logits: (HQ,) or None.
+        lse: (B, HQ, N), float32, a natural logarithm.
+        deterministic: compute dq with _dq_kernel, bit for bit the same in every run.
+        want_dsink: whether dsink_logits is wanted.
+        dlse: like lse, contiguous; None for zeros.
+
+    Returns:
+        dq, dk, dv, and dsink_logits or None, of the shapes and dtypes of their inputs.
     """
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     tile = 8192 // D  # queries
-    rows = -(-N // tile) * tile  # lse_log2 and delta of a head are padded: a tile's are one copy
+    rows = -(-N // tile) * tile  # lse_log2 and delta are padded, so that one copy fetches a tile's
     blocks = rows // 64
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
@@ -141,12 +151,12 @@ def backward(
 
 
 def _line(x, rows):
-    """x, contiguous, as a source of that many numbers in a row."""
+    """Describe x, contiguous, as a source of `rows` consecutive numbers."""
     return GluonDescriptor(x, [x.numel()], [1], [rows], gl.NVMMASharedLayout(0, 32, rank=1))
 
 
 def _sums(x, rows):
-    """x (heads, N, D) as a target of tiles of so many rows and 64 columns."""
+    """Describe x (heads, N, D) as a target of tiles of `rows` rows and 64 columns."""
     layout = gl.NVMMASharedLayout(128, 32, rank=3)
     block = [1, rows, 64]
     return GluonDescriptor(x, list(x.shape), list(x.stride()), block, layout)

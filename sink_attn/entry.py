@@ -1,8 +1,8 @@
-"""sink_attn.attention and sink_attn.attention_varlen: the entry to the kernels of this folder.
+"""sink_attn.attention and sink_attn.attention_varlen: check the input, choose and call a kernel.
 
-It checks its input, casts it under autocast, and picks between plain Triton (launcher.py) and Gluon
-(attention_hopper*.py), by the table in policy.py, forward and backward apart.  Two functions do the
-rest, _forward and _backward.  They are connected to autograd twice: for calls as they come, where
+Under autocast the input is cast first.  The table in policy.py chooses between plain Triton
+(launcher.py) and Gluon (attention_hopper*.py), separately for forward and backward.  _forward and
+_backward do the rest.  They are connected to autograd twice: as a Function for eager calls, where
 every microsecond of the host counts, and as operators, which torch.compile does not look into.
 """
 
@@ -21,7 +21,7 @@ from . import launcher, policy
 
 LN2 = 0.6931471805599453  # a natural logarithm is one in base 2 times this
 
-# Whether kernels run on the CPU, as Python: TRITON_INTERPRET=1 counts where Triton is imported.
+# Whether kernels run on the CPU, as Python; TRITON_INTERPRET=1 must be set before the import.
 INTERPRETED = not any(isinstance(f, JITFunction) for f in (tl.cdiv, launcher._fwd_kernel))
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -40,22 +40,21 @@ def attention(
         q: (B, HQ, N, D), any strides; float16, bfloat16 or float32; D <= 128.
         k, v: (B, HKV, N, D), any strides; HQ a multiple of HKV; dtype and device of q.
         is_causal: hide keys after the query.  A window needs it.
-        window_size: how many keys a query sees, itself included, >= 1; None for all.
-        sink_size: how many first keys stay visible beyond the window, >= 0.
+        window_size: how many keys a query sees, its own included, >= 1; None for all.
+        sink_size: how many of the first keys stay visible outside the window, >= 0.
         softmax_scale: factor of the scores, > 0; None for 1 / sqrt(D).
         sink_logits: (HQ,), any float dtype, device of q: one more logit in each head's
-            softmax denominator, without a value.  None for none.
-        deterministic: the same gradients bit for bit every time.  Without it the last bits of
-            Gluon's dq vary; nothing else does.  None: as torch.use_deterministic_algorithms says.
-        kernel: "triton" or "gluon", forward and backward; None picks.  Gluon is for compute
-            capability 9.0, D 64 or 128, 16 bits, no sink tokens.
-        return_lse: return lse, too.
+            softmax denominator, without a value; or None.
+        deterministic: make the gradients bit for bit the same in every run.  Otherwise only the
+            last bits of Gluon's dq vary.  None: as torch.use_deterministic_algorithms says.
+        kernel: "triton" or "gluon", for forward and backward; None chooses by policy.py.  Gluon
+            needs compute capability 9.0, D 64 or 128, float16 or bfloat16, and no sink tokens.
+        return_lse: also return lse.
 
     Returns:
-        o: (B, HQ, N, D), contiguous, dtype of q.  The gradient that arrives for it
-        may have any strides.
+        o: (B, HQ, N, D), contiguous, dtype of q.  Its incoming gradient may have any strides.
         lse: (B, HQ, N), float32, only with return_lse: the natural logarithm of each softmax's
-        denominator, the sink logit's part included.  As differentiable as o.
+        denominator, with the sink logit's share; differentiable like o.
 
     Raises:
         ValueError, TypeError: the input breaks the contract above.
@@ -70,29 +69,31 @@ def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen, *, is_causal=True, window_size=None,
     sink_size=0, sink_logits=None, scale=None, deterministic=None, return_lse=False,
 ):
-    """attention of packed sequences, each alone, in one launch of each kernel.
+    """Attention of packed sequences, each of which attends only to itself.
 
-    Plain Triton, whose gradients are the same bit for bit every time.  A few long sequences, on a
-    Hopper and outside of torch.compile and of CUDA graphs, are calls of attention, one by one.
+    All sequences share one launch of each plain Triton kernel, whose gradients are bit for bit the
+    same in every run.  On Hopper, outside torch.compile and CUDA graphs, long sequences are passed
+    to attention one by one instead (policy.are_long).
 
     Args:
-        q: (T, HQ, D), any strides; dtypes and D as attention.  k, v: (T, HKV, D).
-        cu_seqlens_q: (S + 1,) int32, device of q.  Sequence s is rows cu_seqlens_q[s] to
-            cu_seqlens_q[s + 1] - 1, the first from row 0, the last to T.  It may be empty.
-        cu_seqlens_k: the same tensor, or one of the same numbers: every query has its key.
-        max_seqlen: no sequence is longer.  Masks and tiles are chosen by it.
-        is_causal, window_size, sink_size, sink_logits: as attention, within each sequence.
+        q: (T, HQ, D), any strides; dtypes and D as in attention.
+        k, v: (T, HKV, D).
+        cu_seqlens_q: (S + 1,) int32, device of q: the first row of every sequence, from 0 on, and
+            T at the end.  A sequence may be empty.
+        cu_seqlens_k: the same tensor, or one with the same numbers: every query has its key.
+        max_seqlen: at least the longest length.  Masks and tiles are chosen by it.
+        is_causal, window_size, sink_size, sink_logits: as in attention, within each sequence.
         scale: factor of the scores, > 0; None for 1 / sqrt(D).
-        deterministic, return_lse: as attention.
+        deterministic, return_lse: as in attention.
 
     Returns:
         o: (T, HQ, D), dtype of q; heads are outermost in memory.
         lse: (HQ, T), only with return_lse: as attention's.
 
     Raises:
-        ValueError, TypeError: the input breaks the contract above.  What cu_seqlens_q holds is
-        read once, which waits for the GPU, and again after a change in place; while a CUDA graph
-        is captured it is not.
+        ValueError, TypeError: the input breaks the contract above.  To check the lengths, each
+        cu_seqlens is read once, and again after a change in place, which waits for the GPU.  While
+        a CUDA graph is captured they are not checked.
     """
     shapes = "want q (T, HQ, D), k and v (T, HKV, D), not empty"
     if not q.dim() == k.dim() == v.dim() == 3 or 0 in q.shape:
@@ -126,9 +127,9 @@ def _attention(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
     softmax_scale, deterministic, return_lse, kernel,
 ):
-    """Check, cast, pick a kernel and connect it to autograd.
+    """Check, cast, choose a kernel and connect it to autograd.
 
-    -> o, of the shape of q (B, HQ, N, D); with return_lse, lse (B, HQ, N) as well.
+    Returns o, of q's shape (B, HQ, N, D); with return_lse, lse (B, HQ, N) as well.
     """
     place = q.device.type
     if place in ("cuda", "cpu") and torch.is_autocast_enabled(place):
@@ -187,7 +188,7 @@ def _attention(
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Refuse bad input here: inside a kernel it would be a silent wrong read."""
+    """Raise for bad input, with which a kernel would silently read wrong addresses."""
     of_q, of_k = q.shape, k.shape
     shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
     if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
@@ -212,9 +213,9 @@ _READ = WeakIdKeyDictionary()  # cu_seqlens -> its version then, lengths, their 
 
 
 def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> list[int]:
-    """The lengths of sequences; none while a CUDA graph is captured.
+    """Returns the lengths of the sequences; [] while a CUDA graph is captured.
 
-    Refuses those that are not of T rows: a kernel would read what is not there.
+    Raises ValueError if they are not T rows in all: a kernel would read outside the tensors.
     """
     if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
         return []
@@ -238,7 +239,7 @@ def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> list[i
 
 # ------------------------------------------------------------------ which kernel
 def _not_for_gluon(q: torch.Tensor, sink_size: int) -> str:
-    """Why the Gluon kernels cannot do this; "" if they can."""
+    """Returns why the Gluon kernels cannot do this; "" if they can."""
     if q.shape[3] not in (64, 128):
         return f"want D 64 or 128; got {q.shape[3]}"
     if q.dtype == torch.float32:
@@ -252,7 +253,7 @@ def _not_for_gluon(q: torch.Tensor, sink_size: int) -> str:
 
 @functools.cache
 def no_gluon(device: torch.device) -> str:
-    """Why there is no Gluon on this device; elsewhere its compiler would end the process."""
+    """Returns why Gluon, whose compiler would kill the process, must not run here; else ""."""
     capability = torch.cuda.get_device_capability(device)
     if capability != (9, 0):
         return f"want a GPU of compute capability 9.0 (Hopper); got {capability}"
@@ -266,7 +267,7 @@ def no_gluon(device: torch.device) -> str:
 def picked(
     q, k, kernel, max_seqlen, is_causal, window_size, sink_size, deterministic, *_
 ) -> tuple[str, str]:
-    """The kernel, "triton" or "gluon", of the forward and of the backward.  q (B, HQ, N, D)."""
+    """Returns the kernels, "triton" or "gluon", for forward and backward.  q (B, HQ, N, D)."""
     fault = kernel != "triton" and _not_for_gluon(q, sink_size)
     if kernel == "gluon" and fault:
         raise ValueError(f"kernel='gluon': {fault}")
@@ -282,8 +283,11 @@ def _forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
     deterministic, scale, return_lse, kernels,
 ):
-    """-> o (B, HQ, N, D), lse (B, HQ, N), a natural logarithm; but without return_lse, Triton's is
-    in base 2, as its backward takes it."""
+    """Returns o (B, HQ, N, D) and lse (B, HQ, N), float32.
+
+    lse is a natural logarithm; only without return_lse, Triton's is in base 2, as its backward
+    takes it.
+    """
     if kernels[0] == "gluon":
         from .attention_hopper import forward
 
@@ -298,7 +302,7 @@ def _backward(
     q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, max_seqlen, is_causal, window_size,
     sink_size, deterministic, scale, return_lse, kernels, needs,
 ):
-    """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None.
+    """Returns dq, dk, dv, dsink_logits; those that needs does not ask for may be None.
 
     lse: what _forward returned.  do, dlse: None for zeros.
     """

@@ -1,19 +1,19 @@
-"""flash_attn_func and flash_attn_varlen_func: the kernels by FlashAttention's names and arguments.
+"""flash_attn_func and flash_attn_varlen_func: our kernels under FlashAttention's names.
 
-For code written for those, such as Transformers with a kernel of its hub.  What is asked for and
-not here is refused.
+They take FlashAttention's arguments, for code written for it, such as Transformers with a kernel
+from the hub.  An argument that asks for something unsupported is refused.
 """
 
 from .entry import attention, attention_varlen
 
-# Arguments of FlashAttention 2 to 4 that only this value, or None, leaves without effect.
+# Arguments of FlashAttention 2 to 4, each with the value that, like None, has no effect.
 NOTHING = dict(
     softcap=0.0, alibi_slopes=None, return_attn_probs=False, block_table=None, qv=None,
     q_descale=None, k_descale=None, v_descale=None, attention_chunk=0, seqused_q=None,
     seqused_k=None, page_table=None, learnable_sink=None, score_mod=None, mask_mod=None,
     aux_tensors=None,
 )
-HOW = {"num_splits", "pack_gqa", "sm_margin"}  # how it is computed, which changes no result
+HOW = {"num_splits", "pack_gqa", "sm_margin"}  # they change how, not what, is computed
 
 
 def flash_attn_func(
@@ -21,17 +21,18 @@ def flash_attn_func(
     alibi_slopes=None, deterministic=None, return_attn_probs=False, *, s_aux=None,
     return_lse=False, **others,
 ):
-    """attention, with the arguments of FlashAttention's function of this name.
+    """sink_attn.attention, with the arguments of FlashAttention's function of this name.
 
     Args:
-        q: (B, N, HQ, D).  k, v: (B, N, HKV, D).  Strides and dtypes as attention takes them.
-        softmax_scale, deterministic: as attention.
+        q: (B, N, HQ, D), any strides; dtypes as in attention.
+        k, v: (B, N, HKV, D).
+        softmax_scale, deterministic: as in attention.
         window_size: (left, right): how many keys before and after its own a query sees; -1 or None
             for all.  A window needs causal, which hides all keys after the query's own.
         s_aux: sink_logits of attention, (HQ,).
-        return_lse: return lse, too.
+        return_lse: also return lse.
         dropout_p, softcap, alibi_slopes, return_attn_probs, others: FlashAttention's other
-            arguments, each with the value that asks for nothing.
+            arguments, which must have the value that has no effect.
 
     Returns:
         o: (B, N, HQ, D), dtype of q.
@@ -57,13 +58,15 @@ def flash_attn_varlen_func(
     deterministic=None, return_attn_probs=False, block_table=None, *, s_aux=None,
     return_lse=False, **others,
 ):
-    """attention_varlen, with the arguments of FlashAttention's function of this name.
+    """sink_attn.attention_varlen, with the arguments of FlashAttention's function of this name.
 
     Args:
-        q: (T, HQ, D).  k, v: (T, HKV, D).
-        cu_seqlens_q, cu_seqlens_k: (S + 1,) int32, as attention_varlen takes them.
+        q: (T, HQ, D).
+        k, v: (T, HKV, D).
+        cu_seqlens_q, cu_seqlens_k: (S + 1,) int32, as in attention_varlen.
         max_seqlen_q, max_seqlen_k: no sequence is longer than the larger of the two.
-        block_table: None.  All others: as flash_attn_func.
+        block_table: None.
+        All others are as in flash_attn_func.
 
     Returns:
         o: (T, HQ, D), dtype of q.
@@ -82,7 +85,7 @@ def flash_attn_varlen_func(
 
 
 def _want_nothing(others: dict, **named) -> None:
-    """Refuse arguments that ask for what is not here, and those that no FlashAttention has."""
+    """Refuse arguments that ask for something unsupported, or that no FlashAttention has."""
     for name, x in (named | others).items():
         if name not in NOTHING and name not in HOW:
             raise TypeError(f"want arguments of FlashAttention; got {name}")
@@ -93,7 +96,7 @@ def _want_nothing(others: dict, **named) -> None:
 
 
 def _window(dropout_p: float, causal: bool, window_size: tuple) -> int | None:
-    """FlashAttention's window_size -> how many keys a query sees, itself included; None for all."""
+    """Returns how many keys a query sees, its own included, from FlashAttention's window_size."""
     if dropout_p:
         raise ValueError(f"want no dropout; got dropout_p={dropout_p}")
     left, right = (None if x is None or x < 0 else x for x in window_size)

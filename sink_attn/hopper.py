@@ -1,4 +1,4 @@
-"""What forward and backward share: names that Triton moved, barriers, tiles, the host's part."""
+"""Helpers of the Gluon forward and backward: names that moved, barriers, tiles, descriptors."""
 
 import functools
 
@@ -23,7 +23,7 @@ LN2 = gl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 # ---------------------------------------------------------- names that moved
 @builtin
 def _tma_add(desc, coord, src, _semantic=None):
-    """Before Triton 3.8 the operation was there, and had no public name."""
+    """Triton before 3.8 has the operation, but no public name for it."""
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
     kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
     _semantic.builder.create_async_tma_reduce(kind, desc.handle, coord, src.handle)
@@ -38,7 +38,7 @@ tma_add = getattr(tma, "async_atomic_add", None) or _tma_add  # 3.8
 # ----------------------------------------------------------------- barriers
 @gluon.jit
 def new_barriers(n: gl.constexpr, arrivals: gl.constexpr = 1):
-    """n mbarriers of so many arrivals each."""
+    """Allocate n mbarriers, each of which waits for `arrivals` arrivals."""
     bars = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
         mbarrier.init(bars.index(i), count=arrivals)
@@ -47,9 +47,9 @@ def new_barriers(n: gl.constexpr, arrivals: gl.constexpr = 1):
 
 @gluon.jit
 def bar_arrive(number, threads: gl.constexpr):
-    """Arrive at a hardware barrier and go on.  There are 16; Triton uses the first few.
+    """Arrive at a hardware barrier without waiting.  There are 16; Triton uses the first few.
 
-    Every warp arrives for itself; Gluon's mbarrier.arrive first makes the warpgroup meet.
+    Every warp arrives on its own; Gluon's mbarrier.arrive first synchronises the warpgroup.
     """
     gl.inline_asm_elementwise(
         "bar.arrive $1, $2; mov.u32 $0, 0;", "=r,r,r,~{memory}", [number, threads], gl.int32,
@@ -59,7 +59,7 @@ def bar_arrive(number, threads: gl.constexpr):
 
 @gluon.jit
 def bar_sync(number, threads: gl.constexpr):
-    """Wait until that many threads, these included, have arrived."""
+    """Wait until `threads` threads, these included, have arrived."""
     gl.inline_asm_elementwise(
         "bar.sync $1, $2; mov.u32 $0, 0;", "=r,r,r,~{memory}", [number, threads], gl.int32,
         is_pure=False, pack=1,
@@ -68,7 +68,7 @@ def bar_sync(number, threads: gl.constexpr):
 
 @gluon.jit
 def uniform(x):
-    """The same number in every lane, said in a way that ptxas understands."""
+    """Returns x, the same in every lane, in a way that ptxas recognises as uniform."""
     return gl.inline_asm_elementwise(
         "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [x], gl.int32,
         is_pure=False, pack=1,
@@ -77,9 +77,9 @@ def uniform(x):
 
 @gluon.jit
 def ring(i, SLOTS: gl.constexpr):
-    """Slot of the i-th tile that goes through a ring of 2 or 4, and the parity of its barrier.
+    """Returns the slot of the i-th tile in a ring of 2 or 4, and its barrier's parity.
 
-    A barrier's parity flips every time the ring has gone round.
+    The parity flips every time the ring has gone round.
     """
     return i & (SLOTS - 1), (i >> (SLOTS // 2)) & 1
 
@@ -87,10 +87,10 @@ def ring(i, SLOTS: gl.constexpr):
 # -------------------------------------------------------------------- tiles
 @gluon.jit
 def by_lane(s):
-    """s (64, n) as (64, n / 8, 4, 2), its row numbers, and its column numbers in two parts.
+    """Returns s (64, n) as (64, n / 8, 4, 2), its row numbers, and its column numbers in two parts.
 
-    A thread holds columns lane + column, where lane is one number, 0, 2, 4 or 6, and column is
-    known to the compiler.  Comparing only that with a limit saves a register for every column.
+    A thread holds columns lane + column, where lane is a single number, 0, 2, 4 or 6, and column is
+    known to the compiler.  Comparing only the latter with a limit saves a register per column.
     """
     tile = gl.reshape(s, [64, s.shape[1] // 8, 4, 2])
     L: gl.constexpr = tile.type.layout
@@ -106,14 +106,14 @@ def by_lane(s):
 
 @gluon.jit
 def where_kept(keep, tile, s):
-    """s where keep, of the shape of by_lane, and -inf elsewhere."""
+    """Returns s where keep, in by_lane's shape, is true, and -inf elsewhere."""
     s_kept = gl.reshape(gl.where(keep, tile, float("-inf")), s.shape)
     return gl.convert_layout(s_kept, s.type.layout)
 
 
 @gluon.jit
 def row_max(s, COLUMNS: gl.constexpr):
-    """In two steps, COLUMNS maxima a row first: short chains of instructions, not one long one."""
+    """Returns row maxima, by way of COLUMNS maxima per row: short chains of instructions."""
     if COLUMNS > 1:
         s_max = gl.max(gl.max(gl.reshape(s, [s.shape[0], s.shape[1] // COLUMNS, COLUMNS]), 1), 1)
     else:
@@ -123,13 +123,13 @@ def row_max(s, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def partial_sums(p):
-    """Row sums of p still spread over 4 columns: every thread adds what it holds of its rows."""
+    """Returns row sums of p, still spread over 4 columns: every thread adds what it holds."""
     return gl.sum(gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
 
 
 # --------------------------------------------------------------------- host
 def tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles."""
+    """Describe x (B, H, N, D), or its copyable(), as source or target of (1, 1, rows, D) tiles."""
     x = copyable(x)
     layout = gl.NVMMASharedLayout(128, 16, rank=4)
     block = [1, 1, rows, x.shape[3]]
@@ -137,7 +137,7 @@ def tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
 
 
 def copyable(x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy where the copy engine cannot step through it: it takes 16-byte steps."""
+    """Returns x, or a contiguous copy if the copy engine cannot read it: strides of 16 bytes."""
     b, h, n, d = x.stride()
     if d == 1 and x.data_ptr() % 16 == 0 and not (b | h | n) % 8 and min(b, h, n) > 0:
         return x
@@ -148,7 +148,7 @@ _counters = {}
 
 
 def counter(device: torch.device) -> torch.Tensor:
-    """A zero for the kernel, which leaves it at zero: one a stream.  A graph gets its own."""
+    """Returns the stream's counter, which every kernel leaves at zero; a graph gets its own."""
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     key = device, driver.active.get_current_stream(device.index)
@@ -159,7 +159,10 @@ def counter(device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """How many this GPU has.  Refuses all but Hopper, where the compiler would end the process."""
+    """Returns how many multiprocessors a Hopper GPU has.
+
+    Raises ValueError for other GPUs, on which Gluon's compiler would kill the process.
+    """
     capability = torch.cuda.get_device_capability(device)
     if capability != (9, 0):
         raise ValueError(f"want a GPU of compute capability 9.0 (Hopper); got {capability}")

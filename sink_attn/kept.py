@@ -1,19 +1,18 @@
-"""What a call leaves for the next one, which then costs the host less: plans, kernels, descriptors.
-"""
+"""Plans, compiled kernels and descriptors, kept from call to call to save the host's time."""
 
 import contextlib
 
 import torch
 
-MOST = 1000  # of each kind; a program whose lengths never come back must not keep them all
+MOST = 1000  # of each kind: a program whose lengths never recur must not keep them all
 
 _plans = {}
-_kernels = {}  # compiled; Triton's own search for one takes longer than all the rest of a call
-_descriptors = {}  # a program's tensors come back to the same places
+_kernels = {}  # compiled; Triton's own lookup takes longer than the rest of a call
+_descriptors = {}  # a program's tensors are often allocated at the same addresses again
 
 
 def plan(key, make, *args):
-    """make(*args), or what it returned where the key was the same.  It holds no tensor."""
+    """Returns make(*args), or what it returned for the same key.  A plan holds no tensor."""
     found = _plans.get((make, key))
     if found is None:
         found = make(*args)
@@ -22,9 +21,12 @@ def plan(key, make, *args):
 
 
 def launch(key, function, grid, *args, **options):
-    """function[grid](*args), and from the second time on without asking which kernel that is.
+    """Launch function[grid](*args); from the second time on, without looking up its kernel.
 
-    key tells apart what is compiled differently.  args are all arguments, constexprs included.
+    Args:
+        key: differs between launches that are compiled differently.
+        args: all arguments, constexprs included.
+        options: num_warps and the like.
     """
     kernel = _kernels.get(key)
     if kernel is None:
@@ -34,22 +36,22 @@ def launch(key, function, grid, *args, **options):
 
 
 def describe(x: torch.Tensor, block, make):
-    """make(x, block), a tensor descriptor, or the one that was kept for the form and place of x.
+    """Returns make(x, block), a tensor descriptor, or the one kept for x's form and address.
 
-    It does not keep x alive.
+    A kept descriptor does not keep x alive.
     """
     key = x.data_ptr(), x.shape, x.stride(), x.dtype, block, make
     found = _descriptors.get(key)
     if found is None:
         found = make(x, block)
-        if found.base is x:  # one of a copy is not kept, and keeps the copy
+        if found.base is x:  # that of a copy is not kept, and keeps its copy alive
             found.base = _Place(x)
             _keep(_descriptors, key, found)
     return found
 
 
 def forget() -> None:
-    """For those who change how kernels are launched."""
+    """Drop everything that was kept, after a change in how kernels are launched."""
     for memory in (_plans, _kernels, _descriptors):
         memory.clear()
 
@@ -61,7 +63,7 @@ def _keep(memory: dict, key, value) -> None:
 
 
 class _Place:
-    """What a kept descriptor needs of a tensor: where it lies.  Does not keep it alive."""
+    """The dtype and address of a tensor, all that a kept descriptor needs of it."""
 
     def __init__(self, x: torch.Tensor):
         self.dtype, self.address = x.dtype, x.data_ptr()
@@ -74,14 +76,14 @@ _HERE = contextlib.nullcontext()
 
 
 def on(device: torch.device):
-    """torch.cuda.device(device); nothing where that is the current one already, or a CPU."""
+    """Returns torch.cuda.device(device), or a context that does nothing if there is no need."""
     if device.type != "cuda" or torch.cuda.current_device() == device.index:
         return _HERE
     return torch.cuda.device(device)
 
 
 def form(*tensors) -> tuple:
-    """All by which tensors, or None, tell apart what is compiled and how it is launched."""
+    """Returns all properties of tensors (or None) that decide what is compiled and launched."""
     return tuple([
         None if x is None else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16) for x in tensors
     ])

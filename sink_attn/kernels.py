@@ -1,32 +1,32 @@
-"""Attention at full speed in plain Triton: the kernels of what stages 3 to 9 compute.
+"""Attention at full speed in plain Triton: the kernels for what problems 3 to 9 compute.
 
-A stage's file has one plain kernel and one tile shape.  Here the same mathematics has a form for
-each kind of work, because on a GPU the same products can take 1.1 or 2 times as long, by how they
-are laid out.  README.md beside this file climbs from one to the other, trick by trick, with what
-each is worth.  Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
+A problem file has one plain kernel and one tile shape.  Here the same mathematics has a form for
+each kind of workload, because on a GPU the same products can take 1.1 or 2 times as long, depending
+on their layout.  README.md in this folder leads from one to the other, trick by trick, and says
+what each gained.  Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 
-launcher.py launches them, in the form and with the tiles that policy.py says.
+launcher.py launches them, in the form and with the tiles that policy.py chooses.
 
-Masks.  MASK is the least that will do: "full", "causal", "window", or "sinks" (a window and sink
-tokens).  A tile of queries walks the keys in four parts, most of them empty for most masks:
+Masks.  MASK is the simplest that is right: "full", "causal", "window", or "sinks" (a window and
+sink tokens).  A query tile loops over the keys in four parts, most of them empty for most masks:
 
     0  sinks       0 ... sink_end - 1      tiles of sink tokens before the window         masked
     1  left edge   first ... inner - 1     the window leaves its queries one by one       masked
     2  interior    inner ... diag - 1      every query sees every key                     no mask
     3  diagonal    diag ... end - 1        keys come after queries; or the ragged tail    masked
 
-dkdv walks the queries that see a tile of keys.  W = 3, S = 1:
+dkdv loops over the queries that see a tile of keys.  W = 3, S = 1:
 
     queries ->  0 1 2 3 4 5
-    key 0       x x x o o o     o: a sink, seen by all that follow
+    key 0       x x x o o o     o: a sink, which all later queries see
     key 1       . x x x . .
     key 2       . . x x x .     inner ... outer - 1     every key is visible      no mask
     key 3       . . . x x x     start_n ... inner - 1, outer ... last - 1         masked
 
 Packed sequences.  With cu_seqlens (S + 1,), B is 1 and the N rows of a head hold S sequences, one
-after the other, s from row cu_seqlens[s] on.  A program finds the sequence of its tile, moves its
-pointers there, and goes on as if there were no other: N is then its length, and T the head's rows.
-Without cu_seqlens, which the compiler knows, T is N and nothing else changes.
+after the other; sequence s begins at row cu_seqlens[s].  A program finds the sequence of its tile,
+moves its pointers there, and continues as if there were no other: from then on N is its length, and
+T the rows of a head.  Without cu_seqlens, which the compiler knows, T is N and nothing changes.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse_log2, delta, dlse: (B, HQ, N), float32; lse_log2 is the log-sum-exp in base 2
@@ -41,15 +41,15 @@ import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 
-GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 alike on an H200
+GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 are alike on an H200
 
 
 # -------------------------------------------------------------------- tiles
 @triton.jit
 def _head(x, b, h, first, stride_b, stride_h, stride_row, stride_col):
-    """Head h of batch entry b, from row first on, for _load_rows.
+    """Returns what _load_rows needs to read head h of batch entry b, from row first on.
 
-    x is a pointer or, with first 0, a tensor descriptor.
+    x is a pointer or, if first is 0, a tensor descriptor.
     """
     if not isinstance(x, tl.tensor_descriptor):
         x += b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h  # can pass 2**31
@@ -63,10 +63,10 @@ def _load_rows(
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, RAGGED: tl.constexpr,
     HEADS: tl.constexpr = 1,
 ):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0.
+    """Returns rows start ... start + ROWS - 1 of a head, (HEADS * ROWS, BLOCK_D); 0 outside.
 
-    RAGGED: some of the rows may lie past N - 1.  HEADS: so many heads, one below the other.
-    A tensor descriptor lets the copy engine find addresses and borders: full attention at
+    RAGGED: some of the rows may be past N - 1.  HEADS: this many heads, one below the other.
+    With a tensor descriptor the copy engine computes addresses and bounds: full attention at
     D = 128 went from 1.136 to 1.05.  At D = 16 pointers are faster, .106 against .118.
     """
     x, b, h, stride_h, stride_row, stride_col = head
@@ -94,7 +94,7 @@ def _store_rows(
     ptr, tile, bh, start, N, T,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr = 1,
 ):
-    """Store the rows before N in a tensor of ours: contiguous, row i of head bh is bh * T + i."""
+    """Store the rows before N in a contiguous tensor, where row i of head bh is bh * T + i."""
     i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
     rows = start + i % ROWS
     ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * T + rows)[:, None] * D + cols[None, :]
@@ -104,10 +104,10 @@ def _store_rows(
     tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=mask)
 
 
-# ----------------------------------------------------------- masks and walks
+# ----------------------------------------------------------- masks and loops
 @triton.jit
 def _keep(query, key, limits, MASK: tl.constexpr):
-    """Which keys each query sees; query and key are positions that broadcast against each other."""
+    """Returns which keys each query sees; query and key are positions that broadcast together."""
     N, window_size, sink_size = limits
     if MASK == "full":
         keep = key < N
@@ -126,9 +126,9 @@ def _walk(
     start_m, limits,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK: tl.constexpr, SHORT: tl.constexpr,
 ):
-    """Borders of the four parts of the walk over keys, drawn at the top -> starts, ends.
+    """Returns the starts and ends of the loop's four parts, which are drawn at the top.
 
-    SHORT: a window of a few tiles is all edge; one masked walk, in the place of the left edge.
+    SHORT: a window of a few tiles has only edges: one masked loop, in place of the left edge.
     """
     N, window_size, sink_size = limits
     sink_end, first, inner = 0, 0, 0
@@ -155,11 +155,11 @@ def _walk(
 
 @triton.jit
 def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
-    """This program's turn: (how many tiles from the longest walk, number of the head).
+    """Returns this program's turn: (how many tiles after the longest loop, number of the head).
 
-    Programs start in the order of their numbers.  Long walks come first, so that none is left
-    over at the end (causal D = 16: .083 -> .063), and GROUP heads at a time, so that their k and
-    v stay in the L2 cache.
+    Programs start in the order of their numbers.  Long loops come first, so that none still runs
+    at the end (causal D = 16: .083 -> .063), and GROUP heads at a time, so that their k and v stay
+    in the L2 cache.
     """
     SIDE_BY_SIDE: tl.constexpr = GROUP // HEADS
     num_heads = tl.num_programs(0) // num_tiles
@@ -171,16 +171,16 @@ def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
 
 @triton.jit
 def _num_tiles(cu_seqlens, S, N, ROWS: tl.constexpr):
-    """Tiles of ROWS rows that a head has."""
+    """Returns how many tiles of ROWS rows a head has."""
     return tl.cdiv(N, ROWS) if cu_seqlens is None else N // ROWS + S
 
 
 @triton.jit
 def _sequence(cu_seqlens, S, tile, N, ROWS: tl.constexpr):
-    """The sequence of a tile of ROWS rows -> its first row, its length, the tile's start.
+    """Returns the first row and the length of a tile's sequence, and the tile's start in it.
 
-    The tiles of packed sequence s begin with number cu_seqlens[s] // ROWS + s.  So it has as many
-    as it needs, or one more, which starts past its end.
+    The first tile of packed sequence s is number cu_seqlens[s] // ROWS + s.  So a sequence has as
+    many tiles as it needs, or one more, which starts past its end.
     """
     if cu_seqlens is None:
         first, start = 0, tile * ROWS
@@ -200,7 +200,7 @@ def _sequence(cu_seqlens, S, tile, N, ROWS: tl.constexpr):
 # ------------------------------------------------------------------ forward
 @triton.jit
 def _scores(q, k, query, key, limits, MASK: tl.constexpr, MASKED: tl.constexpr):
-    """Scores of a query tile and a key tile; MASKED: they need the mask."""
+    """Returns the scores of a query tile and a key tile; MASKED: apply the mask."""
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(_keep(query[:, None], key[None, :], limits, MASK), s, float("-inf"))
@@ -209,15 +209,15 @@ def _scores(q, k, query, key, limits, MASK: tl.constexpr, MASKED: tl.constexpr):
 
 @triton.jit
 def _softmax(s, l_i, m_i, scale_log2e, BLIND: tl.constexpr):
-    """Weights of a tile against the new maximum, what the old sums are worth, the new l_i.
+    """Returns a tile's weights, the factor of the old sums, the new l_i and the new maximum.
 
     BLIND: a row may have seen no key yet; its maximum is -inf, and -inf - (-inf) is NaN.
-    l_i (rows, 8) keeps the row sums spread over 8 columns: every thread adds what it holds, and
-    asks the others once, at the end.  GPT-OSS window: .1075 -> .1024.
+    l_i (rows, 8) spreads the row sums over 8 columns: every thread adds what it holds, and threads
+    exchange sums only once, at the end.  GPT-OSS window: .1075 -> .1024.
     """
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new) if BLIND else m_new
-    p = tl.math.exp2(s * scale_log2e - pivot[:, None])  # one fused multiply-add an element
+    p = tl.math.exp2(s * scale_log2e - pivot[:, None])  # one fused multiply-add per element
     alpha = tl.math.exp2(m_i - pivot)
     partial_sums = tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), axis=1)
     return p, alpha, l_i * alpha[:, None] + partial_sums, m_new
@@ -229,10 +229,10 @@ def _attend_tile(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
     MASKED: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr, TWO_TILES: tl.constexpr,
 ):
-    """One key tile: sums (acc, l_i, m_i) of q -> sums; with TWO_TILES those of q2, too.
+    """Add a key tile to the sums (acc, l_i, m_i) of q and, with TWO_TILES, of q2.
 
-    Two query tiles share every k and v, and while the matrix units add p v of one, the softmax
-    of the other runs.  LATE_V: v goes into the shared memory, or the registers, that k has left.
+    Two query tiles share every k and v, and the softmax of one runs while the matrix units add p v
+    of the other.  LATE_V: v is read into the shared memory or registers that k no longer needs.
     """
     acc, l_i, m_i = sums
     key = start_n + tl.arange(0, BLOCK_N)
@@ -282,14 +282,14 @@ def _fwd_kernel(
     HAS_SINK_LOGITS: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
     TWO_TILES: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of o and lse_log2, or twice as many, for HEADS heads of a group.
+    """Fill BLOCK_M rows of o and lse_log2, or twice as many (TWO_TILES), for HEADS heads.
 
-    Grid: (cdiv(N, rows) * B * HQ / HEADS,), packed ((N // rows + S) * HQ / HEADS,).  RAGGED: N is
-    no multiple of rows and of BLOCK_N.
+    Grid: (cdiv(N, rows) * B * HQ / HEADS,); packed: ((N // rows + S) * HQ / HEADS,).  RAGGED: N is
+    not a multiple of the larger of rows and BLOCK_N.
     """
     ROWS: tl.constexpr = 2 * BLOCK_M if TWO_TILES else BLOCK_M
     num_tiles = _num_tiles(cu_seqlens, S, N, ROWS)
-    if MASK == "full":  # all walks are alike: the tiles of a head side by side
+    if MASK == "full":  # all loops are equally long: run the tiles of a head side by side
         tile = tl.program_id(0) % num_tiles
         bh = tl.program_id(0) // num_tiles
     else:
@@ -311,19 +311,20 @@ def _fwd_kernel(
 
     limits = N, window_size, sink_size
     i = tl.arange(0, HEADS * BLOCK_M)
-    query = start_m + i % BLOCK_M  # of q; only full attention has q2, and asks of keys alone
+    query = start_m + i % BLOCK_M  # of q; q2 exists only in full attention, whose mask needs none
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED, HEADS)
     q2 = q
     if TWO_TILES:
         q2 = _load_rows(q_head, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, RAGGED)
     if Q_IN_REGISTERS:
-        # An exact doubling: what comes from arithmetic, not from a load, stays in registers, and
-        # shared memory has to feed the matrix units one factor less.  Causal D = 64: .659 -> .611
+        # Doubling is exact, and the result of arithmetic, unlike that of a load, stays in
+        # registers: shared memory feeds the matrix units one factor fewer.  Causal D = 64: .659 ->
+        # .611
         q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
     acc = tl.zeros([HEADS * BLOCK_M, BLOCK_D], dtype=tl.float32)
     l_i = tl.zeros([HEADS * BLOCK_M, 8], dtype=tl.float32)
     m_i = tl.full([HEADS * BLOCK_M], float("-inf"), dtype=tl.float32)
-    if HAS_SINK_LOGITS:  # the softmax begins with one key seen, whose value is 0
+    if HAS_SINK_LOGITS:  # the softmax starts as if it had seen one key, whose value is 0
         m_i = tl.load(sink_logits_ptr + h + i // BLOCK_M).to(tl.float32) / LN2
         l_i += 1.0 / 8.0  # of 8 columns
     sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i)
@@ -375,11 +376,11 @@ def _dq_kernel(
     MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr, WANT_DSINK: tl.constexpr,
     Q_IN_REGISTERS: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of dq, of delta, and a share of dsink.
+    """Fill BLOCK_M rows of dq and of delta, and one share of dsink.
 
-    Grid: (cdiv(N, BLOCK_M) * B * HQ,), packed ((N // BLOCK_M + S) * HQ,).
-    delta and dsink have no launch of their own: causal D = 64 is .014 faster, and the GPT-OSS
-    window's backward, where the host is the limit, went from .56 to between .35 and .52.
+    Grid: (cdiv(N, BLOCK_M) * B * HQ,); packed: ((N // BLOCK_M + S) * HQ,).
+    delta and dsink need no launch of their own: causal D = 64 is .014 faster, and the backward of
+    the GPT-OSS window, which the host limits, went from .56 to between .35 and .52.
     """
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
     num_tiles = _num_tiles(cu_seqlens, S, N, BLOCK_M)
@@ -408,15 +409,15 @@ def _dq_kernel(
     lse_log2 = tl.load(lse_log2_ptr + row, mask=query < N, other=float("inf"))
     o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    if dlse_ptr is not None:  # of the natural logarithm: P is its gradient by S, and dS all of it
+    if dlse_ptr is not None:  # P is the gradient of lse by S, so dS = P * (dP - (delta - dlse))
         delta -= tl.load(dlse_ptr + first + row, mask=query < N, other=0.0)
     tl.store(delta_ptr + row, delta, mask=query < N)
-    if WANT_DSINK:  # the sink's weight, for a value of 0; a head's shares are added up later
+    if WANT_DSINK:  # the sink's value is 0; the shares of a head are added up later
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         p_sink = tl.math.exp2(sink / LN2 - lse_log2)
         tl.store(dsink_ptr + bh * num_tiles + tile, -tl.sum(p_sink * delta))
     scale_log2e = scale / LN2
-    if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
+    if Q_IN_REGISTERS:  # as in the forward; doubling do and delta as well doubles dS
         q, do, delta = q + q, do + do, delta + delta
         scale_log2e, scale = scale_log2e * 0.5, scale * 0.5
     dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
@@ -435,7 +436,7 @@ def _dq_kernel(
 
 @triton.jit
 def _load_statistic(ptr, query, N, outside, RAGGED: tl.constexpr):
-    """lse_log2 or delta of these queries, (BLOCK_M,); outside for queries that do not exist."""
+    """Returns lse_log2 or delta of queries, (BLOCK_M,), and outside where there is no query."""
     return tl.load(ptr + query, mask=query < N, other=outside) if RAGGED else tl.load(ptr + query)
 
 
@@ -447,10 +448,10 @@ def _dkdv_tile(
 ):
     """Add one query tile's share to dk (without the factor scale) and dv.
 
-    The order decides how many registers it takes: lse_log2 and delta are read as late as can be
-    (D = 128 in groups of 4: 120 bytes of stack -> 0).  PRODUCTS_FIRST: dP^T before P^T, faster
-    where registers are left (D = 128: .888 against .967).  Else dP^T starts from -delta, and the
-    product does the subtraction: 32 registers less (D = 64: 1.113 -> 1.030).
+    The order decides how many registers are needed: lse_log2 and delta are read as late as possible
+    (D = 128 in groups of 4: 120 bytes of stack -> 0).  PRODUCTS_FIRST: dP^T before P^T, faster if
+    registers are left (D = 128: .888 against .967).  Otherwise dP^T starts from -delta, and the
+    product does the subtraction: 32 fewer registers (D = 64: 1.113 -> 1.030).
     """
     N = limits[0]
     query = start_m + tl.arange(0, BLOCK_M)
@@ -490,11 +491,11 @@ def _dkdv_kernel(
     MASK: tl.constexpr, RAGGED: tl.constexpr, GROUPED: tl.constexpr, SPLIT: tl.constexpr,
     PRODUCTS_FIRST: tl.constexpr,
 ):
-    """Fill BLOCK_N rows of dk and dv with the sums over the walk, or over one part of it.
+    """Fill BLOCK_N rows of dk and dv with the sums over the loop, or over one part of it.
 
-    Tiles first_tile ... first_tile + num_tiles - 1 of every head; dk and dv hold rows_out rows a
-    head, and with SPLIT as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts),
-    packed with all N // BLOCK_N + S tiles and one part.
+    The launch covers tiles first_tile ... first_tile + num_tiles - 1 of every head.  dk and dv have
+    rows_out rows per head; with SPLIT there is one such dk and dv for every part.
+    Grid: (num_tiles * B * HKV, parts); packed: all N // BLOCK_N + S tiles and one part.
     GROUPED: more than one query head reads this key/value head.
     """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
@@ -522,9 +523,9 @@ def _dkdv_kernel(
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
 
-    # Queries inner ... outer - 1 see all of these keys, and none from last on sees any.
+    # Queries inner ... outer - 1 see all of these keys; queries from last on see none.
     WINDOW: tl.constexpr = MASK == "window" or MASK == "sinks"
-    TAIL: tl.constexpr = RAGGED or WINDOW  # tiles from outer on; a loop over none takes registers
+    TAIL: tl.constexpr = RAGGED or WINDOW  # tiles from outer on; an empty loop costs registers
     inner, diag_tiles = 0, 0
     if MASK != "full":
         inner = start_n + BLOCK_N
@@ -540,8 +541,8 @@ def _dkdv_kernel(
         inner_tiles = (outer - inner) // BLOCK_M
         edge_tiles += tl.cdiv(tl.maximum(last - outer, 0), BLOCK_M)
 
-    # One flat loop for all heads of the group, whose shares add up in dk and dv; the tiles that
-    # the mask cuts come last.  Heads in a loop of their own: GPT-OSS full 2.2 -> 2.8.
+    # One flat loop over all heads of the group, whose shares add up in dk and dv; the tiles that
+    # need the mask come last.  With a separate loop over heads: GPT-OSS full 2.2 -> 2.8.
     h = kv_head
     group = HQ // HKV if GROUPED else 1
     part, parts = 0, 1

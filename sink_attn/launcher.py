@@ -1,7 +1,7 @@
-"""Launches the kernels of kernels.py, in the form and with the tiles that policy.py says.
+"""Launch the kernels of kernels.py, in the form and with the tiles that policy.py chooses.
 
-Input is checked: entry.py does that.  What follows from the form of the tensors and the options is
-a plan, which is made once (kept.py): calls come back in forms that were there before.
+entry.py has checked the input.  All that follows from the form of the tensors and the options is a
+plan, made once and kept (kept.py), because most calls repeat the form of an earlier one.
 """
 
 import torch
@@ -14,35 +14,34 @@ LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
 
 
 def _major(x: torch.Tensor) -> int:
-    """First number of the GPU's compute capability; 9 (Hopper) where kernels run on the CPU."""
+    """Returns the first number of the compute capability; 9 (Hopper) if kernels run on the CPU."""
     return torch.cuda.get_device_capability(x.device)[0] if x.device.type == "cuda" else 9
 
 
 def _source(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, BLOCK_D) tiles."""
+    """Describe x (B, H, N, D) to the copy engine, as a source of (1, 1, rows, BLOCK_D) tiles."""
     return TensorDescriptor(x, x.shape, x.stride(), [1, 1, *block])
 
 
 def _describe(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """The same, kept; Triton's interpreter needs the tensor itself."""
+    """As _source, but kept on a GPU; Triton's interpreter needs the tensor itself."""
     return kept.describe(x, block, _source) if x.is_cuda else _source(x, block)
 
 
 def _packing(N: int, cu_seqlens, max_seqlen) -> tuple:
-    """-> the longest sequence, S or None, and N where a tile may divide it, else None."""
+    """Returns the longest length, S (None unpacked), and N (None packed: tiles are ragged)."""
     if cu_seqlens is None:
         return N, None, N
     return max_seqlen, cu_seqlens.shape[-1] - 1, None
 
 
 def _tiles(N: int, rows: int, S: int | None) -> int:
-    """Tiles of a head.  S packed sequences have one more each, for the rows left over."""
+    """Returns tiles per head.  Each of S packed sequences has one more, for its last rows."""
     return -(-N // rows) if S is None else N // rows + S
 
 
 def _constants(kernel, **values) -> tuple[tuple, dict]:
-    """values in the order in which the kernel takes them, last of all; and those that are launch
-    options."""
+    """Returns values in the order of the kernel's last parameters, and the launch options."""
     names = [name for name in kernel.arg_names if name in values]
     return tuple(values.pop(name) for name in names), values
 
@@ -51,8 +50,8 @@ def _constants(kernel, **values) -> tuple[tuple, dict]:
 def _plan_forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size
 ):
-    """-> the grid, blocks of q and of k and v where descriptors fetch them, S, strides, window_size
-    and sink_size, constexprs, launch options."""
+    """Returns what forward launches: grid, blocks of q and of k and v (None without descriptors),
+    S, strides, (window_size, sink_size), constexprs, launch options."""
     B, HQ, N, D = q.shape
     longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
     mask, window_size, sink_size = policy.limits(longest, is_causal, window_size, sink_size)
@@ -79,9 +78,16 @@ def _plan_forward(
 def forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
 ):
-    """q (B, HQ, N, D), k and v (B, HKV, N, D), sink_logits (HQ,) or None -> o, lse_log2.
+    """Launch the forward kernel.
 
-    cu_seqlens, max_seqlen: None, or those of attention_varlen, with B = 1.
+    Args:
+        q: (B, HQ, N, D).
+        k, v: (B, HKV, N, D).
+        sink_logits: (HQ,) or None.
+        cu_seqlens, max_seqlen: None, or those of attention_varlen, with B = 1.
+
+    Returns:
+        o (B, HQ, N, D), dtype of q, and lse_log2 (B, HQ, N), float32, in base 2.
     """
     (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size
@@ -106,9 +112,9 @@ def forward(
 def _plan_backward(
     q, k, v, do, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, needs
 ):
-    """-> the block of q, k, v and do where descriptors fetch them, S, strides, window_size and
-    sink_size; of dq its tiles, constexprs and launch options; of dkdv the launches: first tile,
-    tiles, parts, constexprs, launch options."""
+    """Returns what backward launches: the block of q, k, v and do (None without descriptors), S,
+    strides, (window_size, sink_size); for dq its tiles, constexprs and launch options; for each
+    launch of dkdv: first tile, tiles, parts, rows, constexprs, launch options."""
     N, D = q.shape[2:]
     HKV = k.shape[1]
     longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
@@ -127,8 +133,8 @@ def _plan_backward(
     sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
     if S is not None or not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
         sink_tiles = 0
-    # All later queries see a sink: its tile's walk is N long where the others' are W.  Cut into
-    # parts of about that length, it has as many sums, which backward() adds.
+    # All later queries see a sink: the loop of its tile covers N queries, that of the others about
+    # W.  It is cut into parts of about W, each with sums of its own, which backward() adds.
     launches = [
         (first, number, parts, number * BLOCK_N, *_constants(
             _dkdv_kernel, D=D, GROUPED=q.shape[1] != HKV, SPLIT=parts > 1, **dkdv_options
@@ -146,10 +152,16 @@ def backward(
     q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, dlse, max_seqlen, is_causal, window_size,
     sink_size, scale, needs,
 ):
-    """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None.
+    """Launch the backward kernels.  The order of every sum is fixed, so the bits never vary.
 
-    dlse (B, HQ, N), contiguous, float32: of the natural logarithm; None for zeros.
-    Nothing is added up in an order that varies: the same bits every time.
+    Args:
+        o, lse_log2: as forward returned them.
+        do: (B, HQ, N, D), any strides.
+        dlse: (B, HQ, N), contiguous, float32, of the natural logarithm; None for zeros.
+        needs: which of the four gradients are wanted; the others may be None.
+
+    Returns:
+        dq, dk, dv, dsink_logits, of the shapes and dtypes of their inputs.
     """
     (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size, tuple(needs)
@@ -168,7 +180,7 @@ def backward(
     if block is not None:
         q, k, v, do = (_describe(x, block) for x in (q, k, v, do))
     with kept.on(device):
-        # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
+        # Always, even if dq is not wanted: dkdv and dsink_logits need its delta.
         kept.launch(
             (_dq_kernel, key), _dq_kernel, (dq_tiles * B * HQ, 1, 1), q, k, v, o, do, dlse,
             sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides, scale,

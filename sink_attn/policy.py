@@ -1,13 +1,14 @@
-"""Which kernel does which work, and the tiles, warps, stages and registers of those of kernels.py.
+"""Choose the kernel for a workload, and tiles, warps, stages and registers for kernels.py.
 
-Timed on an H200 for bfloat16.  Tiles for other GPUs: chosen by what they hold, and compiled only.
-Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
+The choices were timed on an H200 in bfloat16.  Tiles for other GPUs were chosen so that they fit,
+and were only compiled.  Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 """
 
 # ------------------------------------------------------------ Triton or Gluon
-# Where Gluon's kernels are picked, of what both can do on a Hopper, by how many keys a query sees
-# at most: N, or the window.  All the rest is plain Triton's.  In the comments: Triton's time over
-# Gluon's, whole calls, H100 and H200, 2026-11-26 and 27, Triton 3.6.  Above 1.3 the host shows.
+# Where Gluon is chosen, of the workloads that both can do on Hopper: by direction, D, mask and the
+# most keys that a query sees, N or the window.  Everywhere else it is plain Triton.  Comments:
+# Triton's time over Gluon's, whole calls, H100 and H200, 2026-11-26 and 27, Triton 3.6; above 1.3
+# most workloads are so small that the host's overhead shows.
 FAR = 1 << 62
 GLUON = {
     ("forward", 128, "full"): range(1, FAR),  # 1.18 to 1.24
@@ -23,16 +24,22 @@ GLUON = {
     ("backward", 64, "full"): range(1, FAR),  # .99 to 2.1
     ("backward", 64, "causal"): range(1, FAR),  # 1.09 to 2.2
     ("backward", 64, "window"): range(512, FAR),  # 1.06 to 1.5; before .68 to 1.5
-}  # a deterministic backward was not measured: always plain Triton
-# Programs of Gluon's backward, one a multiprocessor at a time, each 128 keys of a key/value head.
-# From 3 a multiprocessor on no mask lets the longest walk decide how long all takes.
+}  # a deterministic backward was not measured: it is always plain Triton
+# In Gluon's backward a program owns 128 keys of a key/value head, and a multiprocessor runs one
+# program at a time.  With this many, about 3 per multiprocessor, the longest loop no longer decides
+# how long the whole takes.
 MANY = 384
 
 
 def pick(
     direction: str, heads: int, N: int, D: int, is_causal: bool, window_size: int | None
 ) -> str:
-    """The kernel, "triton" or "gluon", for a work that both can do.  heads: B * HKV."""
+    """Returns the kernel, "triton" or "gluon", for a workload that both can do.
+
+    Args:
+        direction: "forward" or "backward".
+        heads: B * HKV.
+    """
     mask, keys = "causal" if is_causal else "full", N
     if window_size is not None and window_size < N:
         mask, keys = "window", window_size
@@ -42,11 +49,11 @@ def pick(
     return "gluon" if keys in GLUON.get(kind, ()) else "triton"
 
 
-# Operations of a forward's products, of the mean of packed sequences: from here on they are called
-# one by one, for Gluon's kernels, which take no packed ones.  Forward + backward, causal, in one
-# launch and one by one, H200, 2026-11-28: 4 of 8192 (5.5e11) 5.56 + 17.6, 4.44 + 11.7; 8 of 4096
-# (1.4e11) 2.85 + 9.02, 2.65 + 8.56, at D = 128 2.47 + 8.85, 2.04 + 7.78; 8 of 2048 (3.4e10), where
-# the host shows, .78 + 2.46, .88 + 4.27.
+# If the forward's products take at least this many FLOP per packed sequence on average, sequences
+# are called one by one, because Gluon's kernels take no packed ones.  Forward + backward, causal,
+# in one launch and one by one, H200, 2026-11-28: 4 of 8192 (5.5e11) 5.56 + 17.6, 4.44 + 11.7; 8 of
+# 4096 (1.4e11) 2.85 + 9.02, 2.65 + 8.56, at D = 128 2.47 + 8.85, 2.04 + 7.78; 8 of 2048 (3.4e10),
+# where the host's overhead shows, .78 + 2.46, .88 + 4.27.
 LONG = 1e11
 
 
@@ -54,7 +61,12 @@ def are_long(
     lengths: list[int], T: int, longest: int, HQ: int, D: int, is_causal: bool,
     window_size: int | None,
 ) -> bool:
-    """Whether packed sequences, of T rows in all, are called one by one.  lengths: [] if not known.
+    """Whether packed sequences are called one by one.
+
+    Args:
+        lengths: of all sequences; [] if they are not known.
+        T: rows of all sequences together.
+        longest: the longest length.
     """
     least = LONG * len(lengths) / (4 * D * HQ)  # pairs of a query and a key that it sees
     if not lengths or T * min(longest, window_size or longest) < least:  # no need to add them up
@@ -63,18 +75,19 @@ def are_long(
     return pairs / (1 + (is_causal and window_size is None)) >= least
 
 
-# ------------------------------------------------------- forms and tiles of Triton's
-# By the first number of the compute capability.
+# ------------------------------------------------------- forms and tiles of plain Triton
+# GPUs by the first number of their compute capability.
 HOPPER = (9,)
 LARGE = (9, 10)  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
-AMPERE_ON = range(8, 100)  # with Ada, Blackwell RTX: both factors of a product sit in registers
+AMPERE_ON = range(8, 100)  # and Ada, Blackwell RTX: both factors of a product are in registers
 ANY = range(100)  # Turing: Triton multiplies without its matrix units; everything is in registers
 
-# The first row that fits.  fetch: by tensor descriptors or by pointers.  D, bytes: BLOCK_D, and the
-# bytes of a row of so many elements, at most.
-# Forward: queries and keys a tile, large enough to reuse k and v, small enough not to spill.
-# Backward: dq owns `rows` queries and walks the keys by `step`, dkdv the other way round; 4 warps.
-# stages: tiles on their way at a time.  regs: maxnreg, registers a thread; None: no limit.
+# The first row that fits counts.  fetch: by tensor descriptors or by pointers.  D, bytes: the most
+# that BLOCK_D, and a row of BLOCK_D elements, may be.
+# Forward: queries and keys per tile, large enough to reuse k and v, small enough not to spill.
+# Backward: dq owns `rows` queries and loops over keys in tiles of `step`; dkdv owns `rows` keys and
+# loops over queries; 4 warps.  stages: the pipeline's depth.  regs: maxnreg, registers per thread;
+# None: no limit.
 TILES = [
     #                             forward                            backward     stages    regs
     # GPU       fetch  D    bytes (queries, keys, warps, stages, regs), (rows, step, dq, dkdv, dkdv)
@@ -89,19 +102,20 @@ TILES = [
     (AMPERE_ON, "ptr", 128, 512,  (32, 32, 4, 3, None),                 (32, 32, 2, 2, None)),
     (ANY,       "ptr", 128, 512,  (32, 16, 4, 2, None),                 (16, 16, 2, 2, None)),
 ]
-# The first: three programs of dkdv on a multiprocessor, 1.40 -> 1.08.
-# The second: the same forward, without stages; the programs hide each other's waits better than
-#     stages do (full .971 -> .917, causal .537 -> .513).
-# The third: five programs (causal .0684 -> .0636).  The fifth: two groups of warps share k and v.
+# Row 1: three programs of dkdv per multiprocessor, 1.40 -> 1.08.
+# Row 2: three programs of the forward, without a pipeline: they hide each other's waits better
+#     (full .971 -> .917, causal .537 -> .513).
+# Row 3: five programs of the forward (causal .0684 -> .0636).  Row 5: two groups of warps share k
+#     and v.
 
 
 def block_d(D: int) -> int:
-    """BLOCK_D: at least D, and what tl.arange and tl.dot want."""
+    """Returns BLOCK_D, at least D: a power of two for tl.arange, 16 or more for tl.dot."""
     return max(16, 1 << (D - 1).bit_length())
 
 
 def limits(N: int, is_causal: bool, window_size, sink_size: int) -> tuple[str, int, int]:
-    """MASK, the least that will do, window_size and sink_size in numbers the kernels take."""
+    """Returns the simplest MASK that is right, and window_size and sink_size, both at most N."""
     window_size = N if window_size is None else min(window_size, N)
     mask = "full"
     if is_causal:
@@ -110,23 +124,25 @@ def limits(N: int, is_causal: bool, window_size, sink_size: int) -> tuple[str, i
 
 
 def is_narrow(mask: str, window_size: int) -> bool:
-    """A short walk is mostly edges: narrow tiles mask less of them away."""
+    """Whether narrow key tiles pay: a short loop is mostly edges, and they mask less of them."""
     return mask != "full" and window_size <= 128
 
 
 def is_packed(mask: str, window_size: int, group: int) -> bool:
-    """Whether a tile is 8 heads that share k and v, and fewer positions.  group: HQ // HKV.
+    """Whether a query tile holds 8 heads that share k and v, and fewer positions.
 
-    64 queries and W = 128 see 191 keys, 128 of them each; 16 positions of 8 heads that share k
-    and v see 143.  Original shape .0189 -> .0128, GPT-OSS .140 -> .103
+    With W = 128 a tile of 64 positions covers 191 keys, of which each query sees 128; 16 positions
+    cover 143.  Original shape .0189 -> .0128, GPT-OSS .140 -> .103
+    group: HQ // HKV.
     """
     return is_narrow(mask, window_size) and group % 8 == 0
 
 
 def can_describe(major: int, *tensors) -> bool:
-    """Whether the GPU's copy engine can fetch tiles of these (B, H, N, D), and it pays.
+    """Whether the GPU's copy engine can fetch tiles of these tensors (B, H, N, D), and it pays.
 
-    It takes 16-byte steps.  Timed on an H200 only, so only Hopper gets it.
+    Its addresses and strides are multiples of 16 bytes.  Only Hopper uses it, because it was only
+    timed on an H200.
     """
     x = tensors[0]
     if major != 9 or x.shape[3] <= 32 or x.element_size() != 2:
@@ -138,21 +154,30 @@ def can_describe(major: int, *tensors) -> bool:
 
 
 def tiles(major: int, D: int, size: int, described: bool) -> tuple[tuple, tuple]:
-    """The row of the table -> forward, backward.  size: bytes of an element."""
+    """Returns forward and backward of the first row of TILES that fits.
+
+    Args:
+        major: first number of the compute capability.
+        size: bytes per element.
+        described: whether tensor descriptors fetch the tiles.
+
+    Raises:
+        ValueError: no row fits.
+    """
     BLOCK_D, fetch = block_d(D), "desc" if described else "ptr"
     for gpus, by, most_d, most_bytes, forward, backward in TILES:
         if major in gpus and by == fetch and BLOCK_D <= most_d and BLOCK_D * size <= most_bytes:
             return forward, backward
-    raise ValueError(f"want D <= 128 in 2 or 4 bytes an element; got {D} in {size}")
+    raise ValueError(f"want D <= 128 in 2 or 4 bytes per element; got {D} in {size}")
 
 
 def forward_options(
     major: int, D: int, size: int, N: int | None, mask: str, narrow: bool, packed: bool,
     described: bool,
 ) -> dict:
-    """Form, tile shape and launch options of the forward: the table's, as the mask changes them.
+    """Returns constexprs and launch options of the forward: TILES, adapted to the mask.
 
-    N: None for packed sequences, of any lengths.
+    N: None for packed sequences, whose lengths vary.
     """
     BLOCK_D, full = block_d(D), mask == "full"
     BLOCK_M, BLOCK_N, num_warps, num_stages, maxnreg = tiles(major, D, size, described)[0]
@@ -170,9 +195,10 @@ def forward_options(
         elif mask != "causal":  # four loops need more registers
             maxnreg = None
     ragged = N is None or N % max(2 * BLOCK_M if two_tiles else BLOCK_M, BLOCK_N) != 0
-    # Full attention with one tile has no masked loop: ptxas mixes up the registers of q and p.
+    # Not for full attention with one query tile: without a masked loop, ptxas assigns q and p the
+    # same registers.
     q_in_registers = described and not unstaged and (two_tiles or not full)
-    if two_tiles and ragged:  # its second loop takes the registers of q and of a stage
+    if two_tiles and ragged:  # its second loop needs the registers of q and of a stage
         num_stages, q_in_registers = 2, False
     return dict(
         BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEADS=8 if packed else 1, MASK=mask,
@@ -184,7 +210,7 @@ def forward_options(
 def backward_options(
     major: int, D: int, size: int, N: int | None, mask: str, narrow: bool, described: bool
 ) -> tuple[dict, dict]:
-    """As forward_options, for dq and dkdv, which hold two sums or two score tiles at once."""
+    """Returns the same for the two kernels of the backward: options of dq, options of dkdv."""
     BLOCK_D = block_d(D)
     rows, step, dq_stages, dkdv_stages, maxnreg = tiles(major, D, size, described)[1]
     if narrow and described:

@@ -5,17 +5,17 @@
     model = GptOssForCausalLM.from_pretrained(
         path, attn_implementation="sink_attn", dtype=torch.bfloat16)
 
-Transformers asks two functions, which it finds by one name.  Once a forward and kind of layer, the
-mask function says what each query sees; every layer hands that answer to the attention function.
-Most implementations answer with an (N, N) mask.  A flash kernel knows its masks already, so ours
-answers with a CourseMask, a few bytes: the window, and which tokens are padding.
+Transformers calls two functions, which it finds under one name.  Once per forward and kind of
+layer, the mask function returns what each query sees, and every layer passes that on to the
+attention function.  Most implementations return an (N, N) mask.  A flash kernel computes its masks
+itself, so ours returns a CourseMask of a few bytes: the window, and which tokens are padding.
 
-Where rows hold padding or several packed sequences, all sequences go one after the other into one
-call of attention_varlen, each alone, as its mask asks.  Padding is left out and gets zeros, as
-from the flash attention of Transformers.
+If rows hold padding or several packed sequences, all sequences go one after the other into one call
+of attention_varlen, which keeps them apart.  Padding is left out, and its output is zero, as in the
+flash attention of Transformers.
 
-Whatever else is asked for is refused, with a sentence that says so: a result that is not that of
-the model would be noticed, if at all, after days of training.
+Everything else is refused with a message: a result that differs from the model's would be noticed,
+if at all, after days of training.
 """
 
 import itertools
@@ -37,30 +37,30 @@ from . import entry
 NAME = "sink_attn"
 INSTEAD = 'model.set_attn_implementation("eager") does that'
 
-# What models hand to every attention function, and what says nothing about the result.
+# Options that models pass to every attention function and that do not change its result.
 HARMLESS = {
     "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
     "output_router_logits", "return_dict", "use_cache",
 }
-# What a collator, TRL's for one, says of packed sequences beside position_ids.
+# What a collator, such as TRL's, says about packed sequences besides position_ids.
 PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-MASK = "the mask function"  # where most models say it, too, of position_ids
+MASK = "the mask function"  # most models tell it about packed sequences, too
 
 
 def register() -> None:
-    """Make NAME known to Transformers, as attn_implementation of any model.  Twice is once."""
+    """Register NAME with Transformers as an attn_implementation.  Calling it twice is harmless."""
     AttentionInterface.register(NAME, course_attention)
     AttentionMaskInterface.register(NAME, course_mask)
 
 
 class CourseMask:
-    """What the layers of one kind see in one forward: causal, perhaps within a window.
+    """The mask of all layers of one kind in one forward: causal, perhaps with a window.
 
     Attributes:
-        window: how many keys a query sees, itself included; None for all.
+        window: how many keys a query sees, its own included; None for all.
         kept: bool (B, N), False where a token is padding; None if none is.
-        numbers: (B, N), the packed sequence of each token, counted within its row; None if the
-            mask knows of none.
+        numbers: (B, N), the number of each token's packed sequence within its row; None if the
+            mask function was told of none.
     """
 
     def __init__(self, window: int | None, kept: torch.Tensor | None, numbers=None):
@@ -68,13 +68,14 @@ class CourseMask:
         self._cut = None
 
     def cut(self, position_ids, packing: dict, B: int, N: int, device) -> tuple | None:
-        """Where the sequences are, for attention_varlen; None if each row is one.
+        """Find the sequences, for attention_varlen; returns None if each row is one sequence.
 
-        Looked up on the GPU by the first layer that asks, and kept for the others.
+        The first layer that asks reads them from the GPU; the others get the kept result.
 
         Returns:
-            lengths: of all sequences, row by row.  cu_seqlens: where they begin and end, on device.
-            tokens: which of the B * N tokens are theirs; None if all are.
+            lengths: of all sequences, row by row.
+            cu_seqlens: (S + 1,), int32, on device: where they begin, and the end.
+            tokens: indices of their tokens among all B * N; None if they have all.
         """
         if self._cut is None:
             packing = packing | {MASK: self.numbers}
@@ -104,7 +105,7 @@ class CourseMask:
 
 
 class OneNewToken:
-    """What a single query a row sees among cached keys.  mask: (B, 1, 1, N_K), 0 or very low."""
+    """The mask of one new query per row over cached keys.  mask: (B, 1, 1, N_K), 0 or very low."""
 
     def __init__(self, mask: torch.Tensor):
         self.mask = mask
@@ -115,17 +116,17 @@ def course_mask(
     batch_size, q_length, kv_length, q_offset=0, kv_offset=0,
     mask_function=causal_mask_function, attention_mask=None, config=None, **options,
 ):
-    """The mask function of NAME.  -> CourseMask, or OneNewToken while generating.
+    """The mask function of NAME.  Returns a CourseMask, or OneNewToken while generating.
 
     Args:
-        mask_function: what Transformers would evaluate at every (query, key).
-        attention_mask: bool (B, kv_length), True for tokens that count; or None.
-        config: the model's; its sliding_window is the only window known here.
+        mask_function: what Transformers would evaluate for every (query, key).
+        attention_mask: bool (B, kv_length), False for padding; or None.
+        config: the model's; no window but its sliding_window is known here.
 
     Raises:
-        ValueError: the mask is none that the kernel has.
+        ValueError: the kernel does not have this mask.
     """
-    if q_length == 1 and kv_length > 1:  # one row of scores a head needs no flash
+    if q_length == 1 and kv_length > 1:  # one row of scores per head needs no flash kernel
         return OneNewToken(eager_mask(
             batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
             kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
@@ -157,10 +158,13 @@ def course_mask(
 
 
 def _unpacked(mask_function) -> tuple:
-    """What Transformers makes of f for packed sequences -> f, their numbers (B, N); else f, None.
+    """Undo what Transformers makes of a mask function f for packed sequences.
 
-    Models that give position_ids to their mask get and_masks(f, packed).  From 5.24 on f is asked
-    of positions within a sequence, which are as far apart as those in the row.
+    Models that pass position_ids to their mask get and_masks(f, packed).  Since 5.24 f is called
+    with positions within a sequence, whose differences are the same as in the row.
+
+    Returns:
+        f and the sequences' numbers (B, N); for any other mask function, itself and None.
     """
     parts = _caught(mask_function, and_masks())
     if parts is None or len(parts["mask_functions"]) != 2:
@@ -175,14 +179,14 @@ def _unpacked(mask_function) -> tuple:
 
 
 def _caught(f, like) -> dict | None:
-    """What f has of the arguments of the factory that made like; None if another made f."""
+    """Returns the arguments that f's factory closed over; None if another than like's made f."""
     if getattr(f, "__code__", None) is not like.__code__:
         return None
     return dict(zip(f.__code__.co_freevars, (x.cell_contents for x in f.__closure__), strict=True))
 
 
 def same_function(f, g) -> bool:
-    """Whether f and g are the same code over the same values, as two calls of one factory give."""
+    """Whether f and g have the same code and close over the same values."""
     if f is g:
         return True
     if type(f) is not type(g):
@@ -196,7 +200,10 @@ def same_function(f, g) -> bool:
 
 
 def _pieces(kept, position_ids, B: int, N: int) -> list[list[tuple]]:
-    """kept (B, N) or None, position_ids (1 or B, N) or None -> CourseMask.pieces."""
+    """Returns the pieces of each row, as _cut_row does.
+
+    kept: (B, N) or None.  position_ids: (1 or B, N) or None.
+    """
     whole = [[(N, True)] for _ in range(B)]
     if position_ids is not None:
         steps = position_ids.diff(dim=-1) == 1
@@ -210,7 +217,10 @@ def _pieces(kept, position_ids, B: int, N: int) -> list[list[tuple]]:
 
 
 def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
-    """kept bool (N,), positions (N,) -> the row's pieces, in order, none of them empty."""
+    """Returns a row's pieces in order, (length, is it a sequence?), none of them empty.
+
+    kept: bool (N,).  positions: (N,).
+    """
     N = len(kept)
     where = kept.nonzero()[:, 0]
     if len(where) == 0:
@@ -241,13 +251,13 @@ def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
 
 
 def _borders(numbers: torch.Tensor, B: int, N: int) -> list[int]:
-    """Numbers (1 or B, N) of the sequences -> where they begin, in B * N tokens, and B * N."""
+    """Returns where sequences begin among B * N tokens, and B * N.  numbers: (1 or B, N)."""
     changes = (numbers.expand(B, N).diff() != 0).nonzero().tolist()
     return sorted({*range(0, B * N + 1, N), *(row * N + i + 1 for row, i in changes)})
 
 
 def _check_packing(told: dict[str, torch.Tensor], rows: list[list[tuple]], N: int) -> None:
-    """Refuse what a collator says of the sequences where position_ids say otherwise."""
+    """Raise if what a collator says about the sequences contradicts position_ids."""
     lengths = [length for pieces in rows for length, _ in pieces]
     want = {0, *itertools.accumulate(lengths)}
     for name, x in told.items():
@@ -279,18 +289,19 @@ def course_attention(
     Args:
         module: the attention layer.
         query: (B, HQ, N, D), any strides.  key, value: (B, HKV, N_K, D), the dtype of query.
-        attention_mask: what course_mask answered.
+        attention_mask: what course_mask returned.
         scaling: factor of the scores; None for 1 / sqrt(D).
         sliding_window: the layer's own window, which must be the mask's.
         s_aux: (HQ,) learned sink logits, or None.
-        position_ids: (1 or B, N).  Where they start again at 0, another packed sequence begins.
-        options: those of PACKING must say the same; those of HARMLESS are ignored.
+        position_ids: (1 or B, N).  Where they restart at 0, another packed sequence begins.
+        options: those in PACKING must say the same; those in HARMLESS are ignored.
 
     Returns:
-        o (B, N, HQ, D), contiguous, dtype of query; and None, for the weights nobody computed.
+        o (B, N, HQ, D), contiguous, dtype of query; and None instead of the weights, which are
+        never computed.
 
     Raises:
-        ValueError, TypeError: something is asked for that the kernel cannot honour.
+        ValueError, TypeError: the kernel cannot do what is asked.
     """
     _check(module, query, attention_mask, dropout, s_aux, is_causal, options)
     if isinstance(attention_mask, OneNewToken):
@@ -317,7 +328,7 @@ def course_attention(
 def _attend_packed(
     query, key, value, lengths, cu_seqlens, tokens, sliding_window, scaling, s_aux
 ) -> torch.Tensor:
-    """Every sequence alone, all at once.  query (B, HQ, N, D) -> o (B, N, HQ, D), padding 0."""
+    """Attend within each sequence.  query (B, HQ, N, D) -> o (B, N, HQ, D), 0 for padding."""
     B, HQ, N, D = query.shape
     if not lengths:
         return query.new_zeros(B, N, HQ, D)
@@ -334,7 +345,7 @@ def _attend_packed(
 
 
 def _attend_one(query, key, value, mask, scaling, s_aux) -> torch.Tensor:
-    """One query a row, in PyTorch: memory linear in the keys.
+    """Attend with one query per row, in PyTorch: memory is linear in the number of keys.
 
     query (B, HQ, 1, D), key and value (B, HKV, N_K, D), mask (B, 1, 1, N_K) -> (B, 1, HQ, D).
     """
@@ -349,7 +360,7 @@ def _attend_one(query, key, value, mask, scaling, s_aux) -> torch.Tensor:
 
 
 def _check(module, query, attention_mask, dropout, s_aux, is_causal, options: dict) -> None:
-    """Refuse here what would be computed without a word, and wrongly."""
+    """Raise for what would otherwise silently be computed wrongly."""
     if not isinstance(attention_mask, (CourseMask, OneNewToken)):
         got = "None" if attention_mask is None else f"a {type(attention_mask).__name__}"
         got += f" {list(attention_mask.shape)}" if hasattr(attention_mask, "shape") else ""
