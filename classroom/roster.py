@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from grader.text import escape
+
 HEADERS = {  # the names of each column, in lower case without spaces
     "name": ("name", "student", "fullname", "studentname"),
     "first": ("firstname", "givenname"), "last": ("lastname", "surname", "familyname"),
@@ -102,13 +104,18 @@ def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...]
     rows, _ = cells(path, what)
     headers = [squash(header) for header in rows[0]] if rows else []
     if not set(columns) <= set(headers):
-        raise ValueError(f"{what}: want the columns {', '.join(columns)}; got "
-                         f"{', '.join(headers) or 'nothing'} in {path}")
+        raise ValueError(f"{what}: want the columns {', '.join(columns)}; got {_shown(rows)} in "
+                         f"{path}")
     if twice := [column for column in (*columns, *also) if headers.count(column) > 1]:
         raise ValueError(f"{what}: want each column once; got {twice[0]} twice in {path}")
     return headers, [dict.fromkeys(headers, "") | {
         header: cell.strip() for header, cell in zip(headers, row, strict=False)}
         for row in rows[1:]]
+
+
+def _shown(rows: list[list[str]]) -> str:
+    """The headers of a table, as they are in it."""
+    return escape(", ".join(rows[0])) if rows else "nothing"
 
 
 def read(path: Path) -> list[Person]:
@@ -118,9 +125,10 @@ def read(path: Path) -> list[Person]:
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
     is_worksheet = _know_a_worksheet(columns, headers, rows)
-    if not any(columns[name] for name in ("name", "last", "id", "login", "email")):
-        raise ValueError("--roster: want some of the columns name, id, login and e-mail; got "
-                         f"{', '.join(headers) or 'nothing'} in {path}")
+    if not any(columns[name] for name in ("name", "id", "login", "email")) \
+            and not (columns["first"] and columns["last"]):
+        raise ValueError("--roster: want a column name (or first name and last name), id, login or "
+                         f"e-mail; got {_shown(cells(path, '--roster')[0])} in {path}")
     people = []
     for row in rows:
         person = {column: row[name] for column, name in columns.items() if name}

@@ -94,12 +94,14 @@ def absent(students: list[Submitted], submissions: Path, listed: str, policy: Po
     others = [student.name for student in students if "not on the roster" in student.notes]
     here = sum(not student.is_nothing for student in students) - len(others)
     if len(gone) >= max(1, here):
+        known = [name for name in ("name", "id", "login", "email") if any(
+            getattr(student.person, name) for student in students if student.is_nothing)]
         raise ValueError(
             f"SUBMISSIONS: want files of most of the {len(gone) + here} students of {listed} "
             f"who should have handed in; {len(gone)} of them have none in {submissions}"
-            + f", but {', '.join(others[:3])}" * bool(others)
-            + ": give the whole download as it was made, or say --partial if the others are not to "
-            "be here")
+            + f", but {', '.join(others[:3])}, not known by {' or '.join(known)}" * bool(others)
+            + ": give the whole download as it was made, or a table with more of the columns name, "
+            "id, login and e-mail, or say --partial if the others are not to be here")
     return [replace(student, trouble=f"{listed} {ABSENT}, and {submissions.name} does not")
             if student.is_nothing and student.is_due else student
             for student in students]

@@ -69,7 +69,7 @@ def place(tmp_path, monkeypatch):
     (f"{GRADE} --slurm 2 --slurm-option =x", "", "want one such as partition=gpu; got '=x'"),
     # tables and TOML
     (f"{GRADE} --roster folder", "", "--roster: want a table, a .csv; got folder"),
-    (f"{GRADE} --roster given.csv", "", "--roster: want some of the columns .*; got nothing"),
+    (f"{GRADE} --roster given.csv", "", "--roster: want a column name .*; got nothing"),
     (f"{GRADE} --roster given.csv", UTF_16, "--roster: want a table in UTF-8"),
     (f"{GRADE} --roster given.csv", XLSX, "--roster: want a table in UTF-8"),
     (f"{GRADE} --roster given.csv", "name,id,id\na,1,2\n", "want each column once; got id twice"),

@@ -503,8 +503,9 @@ def test_an_export_of_gradescope_says_whose_a_folder_is_and_when(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("", "want some of the columns"),
-    ("who,grade\nanna,1\n", "got who, grade"),
+    ("", r"want a column name \(or first name and last name\), id, login or e-mail; got nothing"),
+    ("Matrikel Nr;Nachname;Vorname\n1;A;B\n", "want a column name .*; got Matrikel Nr, Nachname"),
+    ("Last name,Given\nA,B\n", "want a column name .*; got Last name, Given"),
     ("name,id\n", "want a row per student; got none"),
     ("name,id\nAnderson, Anna,7\n", "want 2 cells a row; got 3 in row 2"),
     ('name,id\n"Anna,7\n', "separated by commas or semicolons"),

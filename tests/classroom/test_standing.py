@@ -305,7 +305,7 @@ def test_a_download_packed_once_more_or_halved_stops_before_anything_is_written(
     assert moodle("--policy", tmp_path / "policy.toml") == 2 and not (tmp_path / "out").exists()
     assert f"should have handed in; {count} of them have none in" in (
         said := capsys.readouterr().err)
-    assert "but download: give the whole download" in said
+    assert "but download, not known by name or id or email: give the whole download" in said
 
 
 def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
