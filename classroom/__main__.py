@@ -400,13 +400,14 @@ def book(arguments) -> int:
     if arguments.nbgrader:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
-        said = [f"{report['student']}: not settled, no row" for report in graded
+        said = [f"{report['student']}: no grade yet, so no row" for report in graded
                 if report["points"] is None and report["state"] not in EMPTY]
     if arguments.check50:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}
     put(arguments.results, files_made)
-    print(*said, f"{len(graded)} students: {arguments.check50 or next(iter(files_made))}", sep="\n")
+    print(*said, f"{len(graded)} students are in {arguments.check50 or next(iter(files_made))}",
+          sep="\n")
     return NOT_SETTLED if said else DONE
 
 

@@ -44,37 +44,38 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     if sheet.most and _number(sheet.most) != most:
-        raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: say "
-                         f"--scale {sheet.most}, or change it there")
+        raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: pass "
+                         f"--scale {sheet.most}, or change the maximum there")
     said, owners, doubtful = [], {row: [] for row in sheet.keys}, set()
     for report in graded:
         found = _rows_of(report, sheet)
         if len(found) > 1:
             doubtful.update(found)
         if len(found) != 1:
-            said.append(f"{report['student']}: not in {path.name}" if not found else
-                        f"{report['student']}: in rows {', '.join(str(row + 1) for row in found)} "
-                        f"of {path.name}, which stay as they are")
+            said.append(f"{report['student']}: " + (
+                f"matches rows {' and '.join(str(row + 1) for row in found)} of {path.name}, which "
+                "are left as they are" if found else f"not in {path.name}"))
         for row in found:
             owners[row].append(report)
     for row, theirs in owners.items():
+        name = theirs[0]["student"] if theirs else ""
         if not theirs:
-            said.append(f"{escape(sheet.keys[row][1].shown)}: not in the class, as it is in "
-                        f"{path.name}")
+            said.append(f"{escape(sheet.keys[row][1].shown)}: not in the class; the row in "
+                        f"{path.name} is left as it is")
         elif len(theirs) > 1:
-            said.append(f"{' or '.join(each['student'] for each in theirs)}: row {row + 1} may be "
-                        f"that of either, as it is in {path.name}")
+            said.append(f"{' or '.join(each['student'] for each in theirs)}: row {row + 1} of "
+                        f"{path.name} matches both, and is left as it is")
         elif row in doubtful:
             continue
         elif theirs[0]["points"] is None:
             if theirs[0]["state"] not in EMPTY:
-                said.append(f"{theirs[0]['student']}: not settled, as it is in {path.name}")
+                said.append(f"{name}: no grade yet; the row in {path.name} is left as it is")
         elif sheet.rows[row][sheet.column].strip().upper() == EXCUSED:
-            said.append(f"{theirs[0]['student']}: excused, as it is in {path.name}")
+            said.append(f"{name}: excused in {path.name}, and stays so")
         else:
             points = theirs[0]["points"] * most / (theirs[0]["max_points"] or 1)
             if system == "moodle" and points > most:  # Moodle would drop it silently
-                said.append(f"{theirs[0]['student']}: {points:.2f} of {most:g}, here {most:g}")
+                said.append(f"{name}: {points:.2f} points, written as {most:g}, Moodle's maximum")
                 points = most
             sheet.rows[row][sheet.column] = f"{points:.2f}"
     text = roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
@@ -90,8 +91,9 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
     id = header.index("ID") if "ID" in header else 0
     if "Section" not in header or not (header[:id] == ["LastName", "FirstName"]
                                        or id == 1 and "Student" in header[0]):
-        raise ValueError("--canvas: want an exported gradebook, Student, ID, ..., Section, ...; "
-                         f"got {', '.join(header[:5]) or 'nothing'} in {path}")
+        raise ValueError("--canvas: want an exported gradebook with the columns Student, ID, "
+                         "..., Section, ...; got "
+                         f"{', '.join(header[:5]) or 'nothing'} in {path}")
     section = header.index("Section")
     works = {i: title for i, title in enumerate(header) if i > section
              and re.fullmatch(r".+ \(\d+\)", title)}
@@ -117,8 +119,9 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
     column = column or "Grade"
     if len(header) < 4 or header.count(column) != 1 or header[0] == "Identifier" \
             and (column, "Last modified (grade)" in header) != ("Grade", True):
-        raise ValueError("--moodle: want a grading worksheet, Identifier, Full name, ..., Grade, "
-                         "..., Last modified (grade), or its --column in another language; got "
+        raise ValueError("--moodle: want a grading worksheet with the columns Identifier, Full "
+                         "name, ..., Grade, ..., Last modified (grade); if it is in another "
+                         "language, name the column for the grades with --column; got "
                          f"{', '.join(header) or 'nothing'} in {path}")
     at = header.index(column)
     keys, most = {}, ""
@@ -127,8 +130,8 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
             continue
         row += [""] * (len(header) - len(row))
         if row[at].strip("- ") and _number(row[at]) != _number(row[at]):
-            raise ValueError(f"--column: want one of numbers; got {row[at]} in row {number + 1} of "
-                             f"{path}")
+            raise ValueError(f"--column: want a column of numbers; got {row[at]} in row "
+                             f"{number + 1} of {path}")
         id = re.search(r"\d+$", row[0].strip())
         mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
         keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())

@@ -7,7 +7,7 @@ graded/ depends on them, but for `assignment`.
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 from classroom import late, roster
@@ -67,7 +67,9 @@ def read(path: Path | None) -> Policy:
         raise ValueError(f"--policy: want a policy.toml; got {path}")
 
     def wrong(want: str, got: object) -> ValueError:
-        return ValueError(f"--policy: want {want}; got {got!r} in {path}")
+        shown = ", ".join(f"{name} = {each}" for name, each in got.items()) or "nothing" \
+            if isinstance(got, dict) else str(got) if isinstance(got, date) else repr(got)
+        return ValueError(f"--policy: want {want}; got {shown} in {path}")
 
     try:
         given = tomllib.loads(path.read_text("utf-8"))
@@ -107,8 +109,8 @@ def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Pat
         return None
     if not isinstance(given, dict) or not {"deadline"} <= set(given) <= {
             "deadline", "days", "per_day", "keep", "grace", "budget", "spent"}:
-        raise wrong("late with deadline, and perhaps grace, days, per_day, keep, budget and spent",
-                    given)
+        raise wrong("[late] with a deadline, and perhaps grace, days, per_day, keep, budget and "
+                    "spent", given)
     names = given.get("spent", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise wrong('spent = ["../hw1/results/grades.csv"] or the like', names)

@@ -28,6 +28,7 @@ HEADERS = {  # the names of each column, in lower case without spaces
 STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?graded|-|$",
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how an .xlsx or .ods begins, and an .xls
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
 
@@ -69,10 +70,13 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     try:
         data = path.read_bytes()
+        if data.startswith(WORKBOOKS):
+            raise ValueError(f"{what}: want a table, a .csv; got {path}, a workbook: open it in "
+                             "Excel or LibreOffice, and save it as CSV UTF-8")
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:  # as Excel saves a .csv
-            if b"\0" in data:  # UTF-16, or a workbook
+            if b"\0" in data:  # UTF-16
                 raise
             text = data.decode("cp1252")
         head = text.partition("\n")[0]

@@ -67,7 +67,7 @@ def check_ours(folder: Path, names: Iterable[str]) -> None:
         if path.is_file() and (not has_no_log or name.startswith("..")) \
                 and f"{sha256(path.read_bytes())} {name}" not in known:
             raise ValueError(f"want a new file, or one as this command wrote it; got {path}, "
-                             "which it did not write, or not like this: move it somewhere else")
+                             "which it did not write, or was changed since: move it somewhere else")
 
 
 def note(folder: Path, name: str, contents: bytes) -> None:

@@ -82,7 +82,7 @@ def test_who_is_on_one_side_only_is_said_and_who_is_not_settled_stays(run, tmp_p
                             "FlashAttention (12345)", exported=CANVAS)
     assert code == 3
     for line in ("Cleo: not in export.csv", "Anderson, Anna: not in the class",
-                 "Ben Braun: not settled"):
+                 "Ben Braun: no grade yet; the row in export.csv is left"):
         assert line in said
     assert read_as_canvas(files["canvas.csv"])["102"] == ("Braun, Ben", "12")
 
@@ -91,7 +91,7 @@ def test_points_of_another_most_are_scaled_only_if_asked(run, tmp_path):
     hundred = CANVAS.replace(",750,", ",100,")
     options = ("--canvas", tmp_path / "export.csv", "--column", "FlashAttention")
     code, said, files = run([ANNA], *options, exported=hundred)
-    assert code == 2 and "want a column of 750 points; got 100: say --scale 100" in said
+    assert code == 2 and "want a column of 750 points; got 100: pass --scale 100" in said
     assert not files
     files = run([ANNA], *options, "--scale", "100", exported=hundred)[2]
     assert read_as_canvas(files["canvas.csv"])["101"][1] == "93.33"
@@ -100,7 +100,7 @@ def test_points_of_another_most_are_scaled_only_if_asked(run, tmp_path):
 def test_who_is_excused_stays_so(run, tmp_path):
     code, said, files = run([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column",
                             "FlashAttention", exported=CANVAS.replace(",12,", ",EX,"))
-    assert code == 3 and "Ben: excused, as it is in export.csv" in said
+    assert code == 3 and "Ben: excused in export.csv" in said
     assert read_as_canvas(files["canvas.csv"])["102"][1] == "EX"
 
 
@@ -136,7 +136,7 @@ def test_of_moodle_the_grade_is_filled_and_all_else_stays(run, tmp_path):
 def test_more_than_the_most_which_moodle_would_drop_is_the_most(run, tmp_path):
     code, said, files = run([ANNA, report("Ben Braun", 800.0)], "--moodle",
                             tmp_path / "export.csv", exported=MOODLE)
-    assert code == 3 and "Ben Braun: 800.00 of 750, here 750" in said
+    assert code == 3 and "Ben Braun: 800.00 points, written as 750" in said
     assert ",750.00,750.00," in files["moodle.csv"]
 
 
@@ -156,10 +156,10 @@ def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
 
 
 @pytest.mark.parametrize(("doubtful", "more", "says"), [
-    ([report("Ben", 1.0, id="103", login="bb@x.org")], "", "Ben: in rows 5, 7 of export.csv"),
+    ([report("Ben", 1.0, id="103", login="bb@x.org")], "", "Ben: matches rows 5 and 7 of export"),
     ([report("Ben Braun", 1.0), report("B", 2.0, id="102")], "",
-     "B or Ben Braun: row 5 may be that of either"),
-    ([report("Ben Braun", 1.0)], '"Braun, Ben",104,b4,A,,,\n', "Ben Braun: in rows 5, 8")])
+     "B or Ben Braun: row 5 of export.csv matches both"),
+    ([report("Ben Braun", 1.0)], '"Braun, Ben",104,b4,A,,,\n', "Ben Braun: matches rows 5 and 8")])
 def test_a_doubtful_student_keeps_what_is_there_and_the_others_get_their_grades(
         run, tmp_path, doubtful, more, says):
     code, said, files = run([ANNA, *doubtful], "--canvas", tmp_path / "export.csv", "--column",
@@ -195,7 +195,7 @@ def test_a_table_as_nbgrader_exports_it(run, tmp_path):
     graded = [report("Anna Anderson (101)", 700.0, id="101"),  # there is another one
               report("Braun, Ben", 350.5, login="=bb"), report("Cleo", None)]
     code, said, _ = run(graded, "--nbgrader", tmp_path / "new/grades.csv")
-    assert code == 3 and "Cleo: not settled, no row" in said
+    assert code == 3 and "Cleo: no grade yet, so no row" in said
     with open(tmp_path / "new/grades.csv", newline="", encoding="utf-8") as file:
         anna, ben = csv.DictReader(file)
     assert (anna["student_id"], anna["last_name"], anna["first_name"]) == (

@@ -229,13 +229,15 @@ def test_a_policy_is_read(written):
     ("[points]\n4 = -5", "want points such as"), ("[points]\n4 = inf", "want points such as"),
     ("[shares]\nstandard = 1.0", "want shares of"),
     ("[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.2", "that make 1"),
-    ("late = 1", "want late with deadline"), ("[late]\ndays = 1", "want late with deadline"),
-    ("[late]\ndeadline = 2026-11-30", "want deadline = 2026-11-30T"),
+    ("late = 1", r"want \[late\] with a deadline"),
+    ("[late]\ndays = 1", "budget and spent; got days = 1 in"),
+    ("late = {}", "budget and spent; got nothing in"),
+    ("[late]\ndeadline = 2026-11-30", "want deadline = 2026-11-30T.*; got 2026-11-30 in"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\ndays = -1", "want days of"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\nper_day = 2", "want per_day of 0 to 1"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\nkeep = 'all'", "want keep ="),
     ("[late]\ndeadline = 2026-11-30T12:00:00\ngrace = -3", "want grace of"),
-    ("[late]\ndeadline = 2026-11-30T12:00:00\nhours = 3", "want late with deadline"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\nhours = 3", "got deadline = .*, hours = 3 in"),
 ])
 def test_a_policy_that_is_none(written, text, says):
     with pytest.raises(ValueError, match=says):
