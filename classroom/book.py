@@ -160,8 +160,8 @@ def unchecked(found: list[dict]) -> list[str]:
     """Sentences on cases that a busy machine did not let the autograder check, even alone."""
     counts = {stage["stage"]: sum(check.get("not_checked", False) for check in stage["checks"])
               for stage in found}
-    return [f"P{number}: {count} of its cases could not be checked on a busy machine; the points "
-            "stand" for number, count in counts.items() if count]
+    return [f"P{number}: {count} of its cases could not be checked on a busy machine, which costs "
+            "no points" for number, count in counts.items() if count]
 
 
 def without_checks(number: int, outcome: str, message: str, digest: str | None = None) -> dict:

@@ -44,7 +44,13 @@ def pages(report: dict) -> dict[str, bytes]:
             "hints": [(id, hints[id][RUNGS[0]].strip()) for id in red if id in hints] * failed,
             "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
-    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text,
+    left = [] if report["refused"] else [
+        f"P{stage['stage']} is {book.WORDS[stage['outcome']]}" for stage in for_a_person(report)]
+    left += [f"it is {why.rpartition(': ')[0]}" for why in report["held"]]
+    points = None if report["points"] is None else \
+        "{points:g} points of {max_points:g}".format_map(report)
+    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text, left=left,
+                           points=points, is_nothing=report["state"] in EMPTY,
                            draw=svg.draw, drawings=Markup(svg.STYLE + svg.PANELS))
             for kind in ("md", "html")}
 

@@ -309,6 +309,6 @@ def test_a_case_that_a_busy_machine_did_not_let_be_checked_is_graded_alone_and_t
     assert not unconfirmed({"stage": starved, "alone": True})
     anna, ben = book(tmp_path, {"anna": {1: starved}, "ben": {1: stage(1, "pass", 100)}}, (1,))
     assert anna["points"] == ben["points"] > 0
-    assert anna["notes"] == ["P1: 1 of its cases could not be checked on a busy machine; the "
-                             "points stand"]
+    assert anna["notes"] == ["P1: 1 of its cases could not be checked on a busy machine, which "
+                             "costs no points"]
     assert to_look_at(anna) and not to_look_at(ben)

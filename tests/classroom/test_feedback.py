@@ -84,6 +84,10 @@ def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
     pages = feedback.pages(fault)
     assert "not settled yet; that is not because of your file" in pages["md"].decode()
     assert "exit code 5" not in pages["md"].decode()
+    for page in pages.values():
+        assert "Your grade is not settled yet: P2 is blocked. Your instructor" in page.decode()
+    late = feedback.pages(reported(tmp_path, WRONG, marked_late=True))["html"].decode()
+    assert ">Otto Aber: not settled yet</h1>" in late and "yet: it is marked as late, but " in late
     assert zipfile.ZipFile(io.BytesIO(feedback.packed(
         [fault], {"Otto Aber": pages}))).namelist() == []
     given = policy.Override("Otto Aber", 2, 50.0, "shown in class")
@@ -105,8 +109,13 @@ def test_whose_files_were_refused_reads_so_and_who_handed_in_nothing_gets_no_pag
         "near/feedback.html", "settled/feedback.html", "unread/feedback.html"]
     for page in made["near"].values():
         assert b"the file was not taken" in page and b"got problem2.py" in page
+        assert b"Your grade is not settled yet: P2 is refused. Your instructor" in page
     for page in made["unread"].values():
         assert b"could not be read: the archive is encrypted" in page
+        assert b"Your grade is not settled yet. Your instructor will decide." in page
+    for key, total in (("settled", b"50 points of 300"), ("nothing", b"nothing was handed in")):
+        for page in made[key].values():
+            assert b"Otto Aber: " + total in page and b"Your grade" not in page
 
 
 def test_what_became_of_all_that_was_handed_in_is_said_to_the_student(tmp_path):
