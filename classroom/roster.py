@@ -1,7 +1,7 @@
 """Reads --roster, a table of names, ids, logins and e-mail addresses of the class.
 
-Tables are read as spreadsheets and learning systems write them: separated by commas or semicolons,
-with headers in any case.
+Tables are read as spreadsheets and learning systems write them: separated by commas, semicolons
+or tabs, with headers in any case.
 """
 
 import csv
@@ -79,14 +79,13 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
             if b"\0" in data:  # UTF-16
                 raise
             text = data.decode("cp1252")
-        head = text.partition("\n")[0]
-        delimiter = ";" if head.count(";") > head.count(",") else ","
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{what}: want a table in UTF-8; got {error.reason} in {path}") from None
     except csv.Error as error:
-        raise ValueError(f"{what}: want a table of values separated by commas or semicolons; got "
-                         f"{error} in {path}") from None
+        raise ValueError(f"{what}: want a table of values separated by commas, semicolons or "
+                         f"tabs; got {error} in {path}") from None
     for number, row in enumerate(rows, start=1):
         if len(row) > len(rows[0]):
             raise ValueError(f"{what}: want {len(rows[0])} cells a row; got {len(row)} in row "

@@ -403,7 +403,8 @@ def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, mo
     "ID,Vollständiger Name,E-Mail-Adresse,Status,Bewertung\n"
     "Teilnehmer/in101,Anna Anderson,a@x,Abgegeben,-\n",
     "标识号,全名,电子邮件地址,状态,成绩\n参与者101,Anna Anderson,a@x,已提交,-\n",
-    "First Name,Last Name,SID,Email,Role\nAnna,Anderson,101,a@x,Student\n"])
+    "First Name,Last Name,SID,Email,Role\nAnna,Anderson,101,a@x,Student\n",
+    "Name\tID\tE-Mail\nAnderson, Anna\t101\ta@x\n"])
 def test_what_systems_export_is_a_roster(tmp_path, text):
     make(tmp_path / "class", {"andersonanna": ANNA})
     (student,) = gather(tmp_path / "class", listed(tmp_path, text))
@@ -508,7 +509,7 @@ def test_an_export_of_gradescope_says_whose_a_folder_is_and_when(tmp_path):
     ("Last name,Given\nA,B\n", "want a column name .*; got Last name, Given"),
     ("name,id\n", "want a row per student; got none"),
     ("name,id\nAnderson, Anna,7\n", "want 2 cells a row; got 3 in row 2"),
-    ('name,id\n"Anna,7\n', "separated by commas or semicolons"),
+    ('name,id\n"Anna,7\n', "separated by commas, semicolons or tabs"),
     ("name,id\nanna,7\nben,7\n", "want an id for one student each; got 7 twice"),
     ("name,id\nanna,\nanna,\n", "want each student once; got anna twice"),
 ])
