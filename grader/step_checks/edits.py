@@ -308,8 +308,9 @@ class Text(Source):
             its = self.kinds.get(node.id, "")
             if its == "number":
                 yield self.edit("wrong-number", node, "0", part=f"`{node.id}`")
+            shaped = isinstance(parent, ast.Call) and self.of(parent.func) == "torch.empty_like"
             for other, kind in self.kinds.items():
-                if other != node.id and kind == its:
+                if other != node.id and (kind == its or shaped and kind.endswith(" f")):
                     alike = other[:1] == node.id[:1] or other[1:] == node.id[1:] \
                         or other.partition("_")[2] == node.id.partition("_")[2] != ""
                     yield self.edit("wrong-name", node, other, late=0 if alike else 0.8,

@@ -138,6 +138,7 @@ def remedies(text: str, given: dict, leaves: tuple[str, ...], functions: dict[st
     yield from _dropped(source, given)
     yield from _of_ranges(source)
     yield from _of_calls(source, given, functions)
+    yield from _of_launches(source, given, functions)
     yield from _of_blocks(source)
 
 
@@ -162,19 +163,25 @@ def _of_ranges(source: Source) -> Iterator[tuple[str, str, int, str]]:
 def _of_calls(source: Source, given: dict, functions: dict[str, list[str]]
               ) -> Iterator[tuple[str, str, int, str]]:
     """An argument that calls of a function of the file lack, or have too many."""
+    known = {*given, *source.bound}
     for name, arguments in functions.items():
         calls = [node for node in source.nodes if isinstance(node, ast.Call)
-                 and source.of(node.func) == name]
+                 and source.of(getattr(node.func, "value", node.func)) == name]
         if not calls:
             continue
         for at, missing in enumerate(arguments):
             lacking = [node for node in calls if at <= len(node.args) and not any(
                 getattr(one, "id", getattr(one, "arg", "")) == missing for one in ast.walk(node))]
-            if missing in given and lacking:
+            tensor = missing.removesuffix("_ptr")  # in a launch: x for x_ptr and for stride_xm
+            strided = missing[len("stride_"):-1] if missing.startswith("stride_") else ""
+            for value in [one for one in {missing: 0, tensor: 0} if one in known] + [
+                    f"{strided}.stride({axis})" for axis in (0, 1) if strided in known]:
+                if not lacking:
+                    continue
                 after = lacking[0].args[at:at + 1]
                 yield "argument-missing", source.replaced([
-                    (*[source.span(node.args[at])[0]] * 2, f"{missing}, ") if at < len(node.args)
-                    else (*[source.span(node.args[-1])[1]] * 2, f", {missing}")
+                    (*[source.span(node.args[at])[0]] * 2, f"{value}, ") if at < len(node.args)
+                    else (*[source.span(node.args[-1])[1]] * 2, f", {value}")
                     for node in lacking if node.args]), lacking[0].lineno, (
                     f"{missing} is missing in this call of {name}"
                     + _and_in([node.lineno for node in lacking])
@@ -188,6 +195,28 @@ def _of_calls(source: Source, given: dict, functions: dict[str, list[str]]
                     for node in calls]), first.lineno, (
                     f"`{source.of(more)}` is one argument too many in this call of {name}"
                     + _and_in([node.lineno for node in calls]) + ".")
+
+
+def _of_launches(source: Source, given: dict, functions: dict[str, list[str]]
+                 ) -> Iterator[tuple[str, str, int, str]]:
+    """What a launch returns, kept as if it were the tensor; a tensor that is not allocated."""
+    for node in source.nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript) \
+                or source.of(node.func.value) not in functions:
+            continue
+        statement, begin = source.parents.get(node), source.span(node)[0]
+        for name in dict.fromkeys(source.of(one) for one in node.args if isinstance(one, ast.Name)):
+            if isinstance(statement, ast.Assign):
+                target = source.of(statement.targets[0])
+                yield "launch-kept", source.replaced([
+                    (*source.span(statement), f"{source.of(node)}; {target} = {name}")
+                    ]), statement.lineno, (
+                    f"`{target} =` must not stand before a launch, which returns nothing: the "
+                    f"result is in the tensor that the kernel is handed, {name}.")
+            for other in given if name in source.leaves and name not in source.bound else ():
+                yield "not-allocated", source.replaced([
+                    (begin, begin, f"{name} = torch.empty_like({other}); ")]), node.lineno, (
+                    f"{name} is still None here: allocate it before this launch.")
 
 
 def _and_in(lines: list[int]) -> str:
@@ -253,6 +282,12 @@ def _short(text: str) -> str:
 
 def _of_names(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
     """A given name that is overwritten although its old value is still needed."""
+    for leaf, own in itertools.product([leaf for leaf in source.leaves if leaf not in source.bound],
+                                       sorted(source.bound - {*source.leaves, *given})):
+        nodes = [node for node in source.nodes if isinstance(node, ast.Name) and node.id == own]
+        yield "wrong-name", source.replaced([(*source.span(node), leaf) for node in nodes]), min(
+            node.lineno for node in nodes), (
+            f"`{own}` must be called {leaf}: other code reads that name.")
     for statement in source.nodes:
         if not isinstance(statement, ast.Assign):
             continue

@@ -226,9 +226,8 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
                 return Wrong((f"{kernel} is not launched, and {name} needs it: write "
                               f"{kernel}[grid](...), the arguments included.",), name=name)
             if value is not None and got is None:
-                return Wrong((f"{name} is None: a launch returns nothing. The kernel fills the "
-                              "tensor that it is handed, so keep that one.",), name=name,
-                             want=f"a tensor of shape {value.shape}", got="None")
+                return Wrong((f"{name} is None: it must be the tensor that {kernel} fills.",),
+                             name=name, want=f"a tensor of shape {value.shape}", got="None")
             if value is None or got is None:
                 if got is not None:
                     return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "

@@ -7,7 +7,7 @@ from grader.text import syntax_tree
 
 ATOMS = ast.Name | ast.Constant | ast.Call | ast.Subscript | ast.Attribute
 # Functions whose arguments are known integers, or have no alternative.
-FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range"}
+FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range", "empty_like"}
 
 
 class Source:
@@ -138,7 +138,7 @@ class Source:
             return False
         if isinstance(parent, ast.Call):
             function = self.of(parent.func)
-            return node is not parent.func and function.rpartition(".")[2] not in FIXED \
-                or function in ("range", "tl.dot")
+            return node is not parent.func and (function.rpartition(".")[2] not in FIXED
+                                                or function in ("range", "tl.dot"))
         return isinstance(parent, ast.Assign | ast.AugAssign | ast.BinOp | ast.Compare) \
             or isinstance(parent, ast.IfExp) and node is not parent.test

@@ -265,7 +265,9 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
         ("['grid_n']", "got 'grid_n'"), ("[(N / BLOCK_N,)]", "got (2.34375,)"))),
     (2, "2.6", "_dw_kernel[(grid_n,)](", "(lambda *all, **more: _dw_kernel[grid_n])(",
      "_dw_kernel is not launched"),
-    (2, "2.6", "_dw_kernel[(grid_n,)]", "dw = _dw_kernel[(grid_n,)]", "a launch returns nothing"),
+    (2, "2.6", "_dw_kernel[(grid_n,)]", "dw = _dw_kernel[(grid_n,)]",
+     "`dw =` must not stand before a launch, which returns nothing: the result is in the tensor "
+     "that the kernel is handed, dw."),
     (2, "2.6", "dy, x, dw, M, N,", "dy, x, dw, N, M,", "handed M=300, N=20 and as dy a tensor of"),
     (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = start_m + tl.program_id(0) * BLOCK_M + "
      "tl.arange", "the rows do not begin at start_m"),

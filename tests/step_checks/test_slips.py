@@ -81,6 +81,16 @@ SLIPS = [
     (5, "5.2", "k_strides, b, kv_head", "k_strides, kv_head", "b is missing in this call of _head"),
     (4, "4.2", "query, start_n, N,", "query, start_n, start_n, N,",
      "`start_n` is one argument too many in this call of _attend"),
+    (2, "2.6", "dy.stride(0), w.stride(0),", "dy.stride(0),", "stride_wn is missing in this call "
+     "of _dx_kernel. It comes before `dx.stride(0)`."),
+    (2, "2.6", "dy, x, dw, M", "dy, x, M", "dw_ptr is missing in this call of _dw_kernel."),
+    # launches
+    (2, "2.6", "dw = torch.empty(N, device=w.device, dtype=w.dtype)", "pass",
+     "dw is still None here: allocate it before this launch."),
+    (2, "2.6", "dw = torch.empty(N, device=w.device, dtype=w.dtype)\n                _dw_kernel["
+     "(grid_n,)](\n                    dy, x, dw,", "out = torch.empty(N, device=w.device, "
+     "dtype=w.dtype)\n                _dw_kernel[(grid_n,)](\n                    dy, x, out,",
+     "`out` must be called dw: other code reads that name."),
     (4, "4.2", DIAGONAL, DIAGONAL.replace("    ", "        ", 1).replace("\n    ", "\n        "),
      "must not stand in the loop of line 77: it is indented too far."),
     # the number of a program

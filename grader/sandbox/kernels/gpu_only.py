@@ -28,8 +28,8 @@ class NeedsGPU(RuntimeError):
     """The file uses something that exists only on a GPU."""
 
 
-class NoHandle:
-    """Returned by a launch or a warm-up of an interpreted kernel, since nothing is compiled."""
+class CompiledKernel:
+    """What a launch or a warm-up of an interpreted kernel returns.  Nothing is compiled."""
 
     def __getattr__(self, name: str):
         raise NeedsGPU(f"only a compiled kernel has .{name}")

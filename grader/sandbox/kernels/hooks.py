@@ -354,7 +354,7 @@ def _lack_a_gpu(core, interpreter) -> None:
     @functools.wraps(run)
     def run_and_compile_nothing(self, *args, **kwargs):
         run(self, *args, **kwargs)
-        return gpu_only.NoHandle()
+        return gpu_only.CompiledKernel()
 
     interpreter.InterpreterBuilder.create_extern_elementwise = elementwise
     interpreter.InterpretedFunction.run = run_and_compile_nothing

@@ -84,6 +84,8 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      'number: write float("-inf") for minus infinity'),
     (r"(?-i:name '(inf|nan)' is not defined)", "name-not-defined", 'write float("-inf") for minus '
      "infinity"),
+    (r"got CompiledKernel\)", "input-refused", "a launch returns no tensor: return the one that "
+     "its kernel fills"),
     (r"where\(\) missing \d required", "does-not-compile", "tl.where(condition, x, y) takes x "
      "where the condition is True, and y elsewhere"),
     (r"cannot add pointers together", "does-not-compile", "addresses cannot be added: load the "

@@ -105,6 +105,8 @@ def test_an_error_that_is_not_about_tiles_gets_no_advice_about_them(tmp_path, so
     (RuntimeError("CUDA error: an illegal memory access was encountered"), "when it was called",
      "outside-its-tensors"),
     (KeyError("k"), "when it was called", ""),
+    (RuntimeError("expected Variable or None (got CompiledKernel)"), "when it was called",
+     "input-refused"),
 ])
 def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, error, where, id):
     path = tmp_path / "problem_3.py"
