@@ -4,9 +4,9 @@
     python -m guide.exercises 4.1          one of them
     python -m guide.exercises 4.1 36 36    is it right?
 
-An answer is a number, or several in a row; three digits are enough.  Three usual wrong answers get
-an explanation.  exercises.json holds hashes of the numbers; guide/questions.py, which students do
-not have, makes it.
+An answer is a number, or several in a row; three digits are enough.  Common wrong answers are
+explained.  exercises.json holds hashes of the numbers; guide/questions.py, which students do not
+have, makes it.
 """
 
 import json

@@ -148,7 +148,7 @@ exercise(
 exercise(
     "5.2",
     "32 layers, HQ = 32, HKV = 8, D = 128, bfloat16. How many KiB does one token add to the "
-    "cache of keys and values?",
+    "KV cache?",
     lambda: (worked.cache_bytes(8, 1, 128, 32) / 1024,), "2 tensors · 32 layers · 8 heads · 128 · "
     "2 bytes.",
     (lambda: (512,), "Only the 8 key/value heads are kept, not 32."),
