@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 VERSION = $(shell sed -n 's/^version: //p' CITATION.cff)
 
-.PHONY: grade test test-course test-slow attacks guide lint release clean
+.PHONY: grade test test-course test-slow attacks mutants guide lint release clean
 
 grade: .venv/.installed
 	$(BIN)/python autograder.py
@@ -24,6 +24,11 @@ test-slow: .venv/.installed
 # Wrong, dishonest, destructive and honest submissions, and what the grader makes of them.
 attacks: .venv/.installed
 	$(BIN)/python -m attacks
+
+# Which changes of a module its tests let pass, as in
+# make mutants MODULE=grader/judge/points.py TESTS=tests/judge/test_points.py MOST=40
+mutants: .venv/.mutants
+	$(BIN)/python -m tools.mutants $(MODULE) $(TESTS) --most $(or $(MOST),0)
 
 # The companion guide: guide/_build/html/index.html and guide/_build/guide.pdf.  SOLUTIONS=no leaves
 # solved steps and answers out, for a class.
@@ -48,6 +53,10 @@ release:
 
 .venv/.guide: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[guide]"
+	touch $@
+
+.venv/.mutants: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
 	touch $@
 
 clean:

@@ -45,13 +45,11 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
         result.outcome = next((one for one in outcomes if one != "skipped"), "skipped")
     skipped = [check for check in decisive if check.outcome == "skipped"]
     if unchecked and not result.sentence:
-        were = "was" if len(unchecked) == 1 else "were"
-        result.sentence = (f"{len(unchecked)} of {len(decisive)} cases {were} not checked, which "
-                           f"costs no points: {unchecked[0].what}.")
+        result.sentence = (f"{_count(unchecked, decisive)} not checked, which costs no points: "
+                           f"{unchecked[0].what}.")
     if skipped and not result.sentence:
-        first, some = skipped[0], len(skipped) < len(decisive)
-        count = f"{len(skipped)} of {len(decisive)} cases were skipped: " * some
-        result.sentence = f"{count}{first.what}."
+        some = f"{_count(skipped, decisive)} skipped: " * (len(skipped) < len(decisive))
+        result.sentence = f"{some}{skipped[0].what}."
     if options.case:
         result.sentence = "one case only (--case): no points are given for it."
         return
@@ -63,3 +61,7 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
         failed |= {"walk"}
     result.earned = [group for group in SHARES if group not in failed]
     result.points = round(result.max_points * sum(map(SHARES.get, result.earned), 0.0), 2)
+
+
+def _count(some: list, checks: list) -> str:
+    return f"{len(some)} of {len(checks)} cases {'was' if len(some) == 1 else 'were'}"

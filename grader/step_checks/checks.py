@@ -223,7 +223,9 @@ class Runner:
         """As run(), of this text."""
         answers = self.ask(id, text, asked, examples)
         if isinstance(answers, StepCheck):
-            return answers
+            missed = repair.uncalled(text, asked, self.blanks.functions)
+            return self.at(replace(answers, light=WRONG, seen=()), "not-called", *missed) \
+                if missed else answers
         strange = self.elsewhere(ids, examples[0].given)[1]
         said = str((answers[-1].get("error") or {}).get("sentence")) if answers else ""
         if re.search(r"static_assert\(|\bassert .* does not hold", said):
@@ -239,7 +241,8 @@ class Runner:
                     if self.unfinished(other, asked, left) is None]
                 mistake, *more = named.name(whole) or (found.id,)
                 says, rule = named.words(mistake, *more)
-                if (mistake or "").startswith("heads-") and self.stage.steps.get(id) == "dq kv head":
+                is_of_dq = self.stage.steps.get(id) == "dq kv head"
+                if is_of_dq and (mistake or "").startswith("heads-"):
                     mistake = "dq-" + mistake
                 wrong = StepCheck(
                     id, WRONG, mistake, one.words.rpartition(": ")[2] if found.place else one.words,
@@ -249,6 +252,8 @@ class Runner:
                     evidence=evidence.evidence(one, found))
                 if joined := submission.misjoined_tiles(syntax_tree(text)):
                     return self.at(wrong, "truth-of-a-tile", *joined)
+                if missed := repair.uncalled(text, asked, self.blanks.functions):
+                    return self.at(wrong, "not-called", *missed)
                 if found.id == "step-returns":
                     return self.at(replace(wrong, seen=()), found.id,
                                    *repair.returned(text, asked))
