@@ -6,14 +6,16 @@ again.  The student is told the place, and what is wrong or missing there.
 
 import ast
 import itertools
+import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
-from grader.step_checks.edits import Text
+from grader.step_checks.edits import OPERATORS, Text
 from grader.step_checks.examples import Example, Observed, Pointer, StepSpec
 from grader.step_checks.sites import Source
 
@@ -139,7 +141,26 @@ def remedies(text: str, given: dict, leaves: tuple[str, ...], functions: dict[st
     yield from _of_ranges(source)
     yield from _of_calls(source, given, functions)
     yield from _of_launches(source, given, functions)
+    yield from _joined(source)
     yield from _of_blocks(source)
+
+
+def _joined(source: Source) -> Iterator[tuple[str, str, int, str]]:
+    """Comparisons without parentheses, joined by & or |, which come before them."""
+    for node in source.nodes:
+        sides = (node.left, *node.comparators) if isinstance(node, ast.Compare) else ()
+        for side in sides if len(sides) == 2 else ():
+            if isinstance(side, ast.BinOp) and isinstance(side.op, ast.BitAnd | ast.BitOr):
+                left, right = map(source.of, sides)
+                compared, sign = source.of(node)[len(left):-len(right)], OPERATORS[type(side.op)]
+                near, far = (side.right, side.left) if side is node.left else (
+                    side.left, side.right)
+                meant = f"{source.of(near)}{compared}{right}" if side is node.left else \
+                    f"{left}{compared}{source.of(near)}"
+                yield "wrong-grouping", source.replaced([
+                    (*source.span(node), f"(({source.of(far)}) {sign} ({meant}))")]), node.lineno, (
+                    f"`{sign}` is computed before `{compared.strip()}`: put parentheses around "
+                    f"`{meant}`.")
 
 
 def _of_ranges(source: Source) -> Iterator[tuple[str, str, int, str]]:
@@ -400,6 +421,46 @@ def _without_pointer(source: Source, given: dict) -> Iterator[tuple[str, str, in
                     (*source.span(at), f"{pointer} + {source.inner(at)}")]), at.lineno, (
                     f"`{_short(source.of(at))}` is an offset, not an address: {pointer} + is "
                     "missing.")
+
+
+def uncalled(text: str, asked: StepSpec, functions: Collection[str]) -> tuple[int, str] | None:
+    """The line of a function that is not called, though its result is needed, and a sentence on it.
+
+    functions: of the file.
+    """
+    source = Source(text, {}, asked.leaves, "")
+    own = [node for node in source.nodes if isinstance(node, ast.FunctionDef)]
+    if own and source.kernel:
+        return own[0].lineno, ("Triton compiles no function inside of a kernel: write the lines "
+                               f"of `{own[0].name}` without `def`.")
+    names = {*functions, *(node.name for node in own)}
+    called = {source.of(node.func) for node in source.nodes if isinstance(node, ast.Call)}
+    for node in source.nodes:
+        parent = source.parents.get(node)
+        if isinstance(parent, ast.Call):
+            needed = node is not parent.func and re.match(r"(tl|torch)\.|_|min|max", source.of(
+                parent.func)) and not source.of(parent.func).endswith(("reduce", "scan"))
+        else:
+            needed = isinstance(parent, ast.BinOp | ast.Compare | ast.UnaryOp) or isinstance(
+                parent, ast.Assign) and source.of(parent.targets[0]) not in called
+        if needed and _is_function(source, node, names):
+            return node.lineno, (f"`{source.of(node)}` is not called: the parentheses with its "
+                                 "arguments are missing.")
+    return next(((node.lineno, f"`{node.name}` is defined here, but never called.")
+                 for node in own if node.name not in called), None)
+
+
+def _is_function(source: Source, node: ast.AST, names: set[str]) -> bool:
+    """Whether it is a function's name and no call.  names: of the file's and the step's own."""
+    if not isinstance(node, ast.Attribute):
+        return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
+    home = source.of(node.value)
+    if re.match(r"(tl|triton)\b", home):
+        return not re.search(r"\d|[A-Z]|constexpr|dtype|void", node.attr)
+    if home in ("torch", "math"):
+        return callable(getattr({"torch": torch, "math": math}[home], node.attr, None))
+    return "info(" not in home and node.attr not in ("values", "indices", "type") and callable(
+        getattr(torch.Tensor, node.attr, None))
 
 
 def returned(text: str, asked: StepSpec) -> tuple[int, str]:

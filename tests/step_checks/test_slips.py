@@ -93,6 +93,18 @@ SLIPS = [
      "`out` must be called dw: other code reads that name."),
     (4, "4.2", DIAGONAL, DIAGONAL.replace("    ", "        ", 1).replace("\n    ", "\n        "),
      "must not stand in the loop of line 77: it is indented too far."),
+    # comparisons without parentheses; functions without them
+    (3, "3.7", "(j < D)", "j < D",
+     "`&` is computed before `<`: put parentheses around `j < D`."),
+    (7, "7.8", "(age >= 0) & (", "age >= 0 & (", "put parentheses around `age >= 0`."),
+    (3, "3.1", "tl.program_id(0) //", "tl.program_id //", "`tl.program_id` is not called: the"),
+    (3, "3.5", "tl.sum(p, axis=1)", "tl.sum", "`tl.sum` is not called: the parentheses with its"),
+    (1, "1.1", "k.transpose(-1, -2)", "k.transpose", "`k.transpose` is not called"),
+    (1, "1.2", "end = min(start_m + BLOCK_M, NQ) if is_causal else NK",
+     "def last():\n        return min(start_m + BLOCK_M, NQ) if is_causal else NK",
+     "`last` is defined here, but never called."),
+    (3, "3.6", "keep = key < N", "def sees():\n        return key < N\n    keep = sees()",
+     "Triton compiles no function inside of a kernel: write the lines of `sees` without `def`."),
     # the number of a program
     (2, "2.1", "tl.program_id(0)", "tl.program_id(1)", "`tl.program_id(1)` is always 0, because"),
     (3, "3.1", "tl.program_id(0) // num_tiles", "tl.program_id(1)", "the grid has one axis"),
