@@ -97,7 +97,7 @@ def naive_attention(q, k, v, *, is_causal=False, window_size=None, sink_size=0, 
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        keep = keep_mask(q.shape[2], k.shape[2], True, window_size, sink_size, q.device)
+    if is_causal or window_size is not None:
+        keep = keep_mask(q.shape[2], k.shape[2], is_causal, window_size, sink_size, q.device)
         s = s.masked_fill(~keep, -torch.inf)
     return torch.softmax(s, dim=-1, dtype=torch.float32).to(q.dtype) @ v

@@ -80,9 +80,11 @@ def test_logits_of_128_neither_overflow_nor_vanish():
     torch.testing.assert_close(moved, reference.attention(q, k, v)["o"])
 
 
-def test_naive_attention_agrees_with_the_truth_in_float32():
+@pytest.mark.parametrize("options", [
+    {}, {"is_causal": True}, {"window_size": 3, "sink_size": 1},
+    {"is_causal": True, "window_size": 3, "sink_size": 1}])
+def test_naive_attention_agrees_with_the_truth_in_float32(options):
     q, k, v, _ = (t.float() for t in inputs())
-    options = {"is_causal": True, "window_size": 3, "sink_size": 1}
     got = reference.naive_attention(q, k, v, **options)
     torch.testing.assert_close(got.double(), reference.attention(q, k, v, **options)["o"],
                                rtol=1e-5, atol=1e-5)
