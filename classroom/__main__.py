@@ -275,9 +275,9 @@ def grade(arguments, wanted: dict) -> int:
             stage["outcome"] != "pending" for stage in report["stages"])])
         if not standing.agreed(list(accepted.values()), arguments.yes):
             raise refused
-        if not (arguments.out / settings.FILE).is_file():
-            store.write(arguments.out / settings.FILE,
-                        settings.text(arguments.out, wanted).encode())
+        toml, text = arguments.out / settings.FILE, settings.text(arguments.out, wanted).encode()
+        if not toml.is_file():
+            store.write(toml, text)
         run = audit.begin(store, arguments, settings.tables(arguments.out, wanted))
         by = {"class": settings.digest(arguments.out, wanted), "commit": run["commit"]}
         interrupted = False
@@ -290,24 +290,18 @@ def grade(arguments, wanted: dict) -> int:
         if not (interrupted or standing.agreed(list(asked.values()), arguments.yes)):
             raise refused
         if not interrupted:
-            store.write(arguments.out / settings.FILE,
-                        settings.text(arguments.out, wanted).encode())
-        written = []
-        of_audit = audit.files(
-            arguments.out, run,
-            {name: getattr(arguments, name) for name in ("policy", "cases", "overrides")}, stands,
-            [stands[report["key"]] if interrupted and report["key"] in asked else report
-             for report in found])
-        for report in found:
-            key = report["key"]
-            if interrupted and key in asked:  # keep the old grade until the command is resumed
-                written.append(stands[key])
-                continue
+            store.write(toml, text)
+        stay = {*asked} if interrupted else set()  # as they were, until the command goes on
+        written = [stands[report["key"]] if report["key"] in stay else report | by
+                   for report in found]
+        made = audit.files(
+            arguments.out, run, {name: getattr(arguments, name) for name in (
+                "policy", "cases", "overrides")}, stands, written)
+        for key in chosen.keys() - stay:
             store.keep(arguments.out / "submissions" / key, chosen[key])
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
-            written.append(report | by)
-        for name, contents in of_audit.items():
+        for name, contents in made.items():
             store.write(arguments.out / name, contents)
         code = write(students, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
@@ -317,10 +311,13 @@ def grade(arguments, wanted: dict) -> int:
             store.write(path, contents)
         for line in (*lines, *(f"to upload: {path}" for path in made)):
             progress.line(line)
-        if (left := [undecided(report) for report in written]) and any(left):
-            count = Counter(why for reasons in left for why in reasons)
-            progress.line(f"No grade yet for {sum(map(bool, left))} of {len(left)} students: "
-                          + ", ".join(f"{number} {why}" for why, number in sorted(count.items())))
+        left = list(filter(None, map(undecided, written)))
+        if left:
+            count = Counter(chain.from_iterable(left))
+            progress.line(f"No grade yet for {len(left)} of {len(written)} students: "
+                          + ", ".join(f"{number} {why}" for why, number in sorted(count.items()))
+                          + "; summary.html lists them"
+                          + ", and the same command tries again" * ("blocked" in count))
         return code or (NOT_SETTLED if lines else DONE)
 
 
@@ -353,7 +350,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     summary.page()."""
     from classroom import feedback, summary
     from classroom.alike import alike
-    from classroom.book import WORDS, as_json, for_a_person, grades, junit, to_look_at
+    from classroom.book import as_json, grades, junit, to_look_at
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
@@ -368,16 +365,11 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
-    total = sum(len(report["stages"]) for report in reports)
-    count = Counter(WORDS[stage["outcome"]] for report in reports for stage in for_a_person(report))
     if interrupted:
-        progress.line(f"Interrupted; not graded yet: {count['pending']} of {total}. "
-                      "The same command goes on.")
+        outcomes = [stage["outcome"] for report in reports for stage in report["stages"]]
+        progress.line(f"Interrupted; not graded yet: {outcomes.count('pending')} of "
+                      f"{len(outcomes)}. The same command goes on.")
         return INTERRUPTED
-    if count:
-        progress.line(f"Of {total} stages "
-                      + ", ".join(f"{number} {word}" for word, number in sorted(count.items()))
-                      + "; summary.html lists them, and the same command tries what is blocked.")
     states = Counter(report["state"] for report in reports)
     progress.line(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "

@@ -366,7 +366,7 @@ def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, opt
                                                                       capsys):
     make(tmp_path / "in", {"cleo": {2: "rejected"}})
     assert grade() == 3
-    assert "Of 3 stages 1 rejected; summary.html lists them" in capsys.readouterr().out
+    assert "3 students: 1 rejected; summary.html lists them\n" in capsys.readouterr().out
     assert grade(*options, "--yes") == 0
 
 
