@@ -69,6 +69,7 @@ NOT_TAKEN = {*LITTER, *INSTALLED, "__pycache__", "grader"}  # nor is a hidden fi
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
               zlib.error, lzma.LZMAError, struct.error)  # raised by damaged archives
 ENCRYPTED = 1  # a flag in a zip
+NOT_REGULAR = "it is not a regular file"
 
 
 class Refused(Exception):
@@ -545,14 +546,17 @@ def _inside(archive: Member, most: int, opened: ExitStack) -> list[Member]:
 
 def _files(path: Path) -> Iterator[Member]:
     """The files of a folder, or the file itself.  Raises as _members does."""
-    if path.is_symlink():
-        raise Refused("it is a link")
-    if path.is_dir():
-        yield from _in_students_folder(path)
-    elif path.exists():
-        yield Member(PurePosixPath(path.name), partial(_read, path))
-    else:
-        raise Refused(f"there is no {escape(path.name)}")
+    if path.is_symlink() or not path.exists():
+        raise Refused("it is a link" if path.is_symlink() else f"there is no {escape(path.name)}")
+    found = [path]
+    for each in found:  # which grows
+        if each == path and path.is_dir() or each.is_dir() and not (
+                each.is_symlink() or PROBLEM.fullmatch(each.name)
+                or each.name in LITTER | INSTALLED):
+            found += each.iterdir()
+        else:
+            inside = each.relative_to(path) if each != path else each.name
+            yield Member(PurePosixPath(inside), partial(_read, each))
 
 
 def _limited(members: list[Member]) -> list[Member]:
@@ -567,20 +571,6 @@ def _limited(members: list[Member]) -> list[Member]:
         part in LITTER or part.startswith("._") for part in member.path.parts)]
 
 
-def _in_students_folder(folder: Path) -> Iterator[Member]:
-    def fail(error):
-        raise error
-
-    for top, folders, names in os.walk(folder, onerror=fail):
-        here = Path(top)
-        entered = [name for name in folders if not PROBLEM.fullmatch(name)
-                   and name not in LITTER | INSTALLED and not (here / name).is_symlink()]
-        for name in [*names, *(name for name in folders if name not in entered)]:
-            yield Member(PurePosixPath((here / name).relative_to(folder)),
-                         partial(_read, here / name))
-        folders[:] = entered
-
-
 def _open(path: Path) -> BinaryIO:
     """Open a file.  Raises Refused: it is a link, a device, a folder, or cannot be read."""
     try:
@@ -590,7 +580,7 @@ def _open(path: Path) -> BinaryIO:
         raise Refused(why) from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise Refused("it is not a regular file")
+        raise Refused(NOT_REGULAR)
     return open(handle, "rb")
 
 
@@ -621,35 +611,35 @@ def _unpacked(name: str, file: BinaryIO, opened: ExitStack) -> list[Member]:
 def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
     for member in archive.infolist():
         mode = stat.S_IFMT(member.external_attr >> 16)
-        kind = "link" if mode == stat.S_IFLNK else "folder" if member.is_dir() else \
-            "encrypted" if member.flag_bits & ENCRYPTED else \
-            "file" if mode in (0, stat.S_IFREG) else "other"
-        yield from _member(member.filename, kind, partial(archive.open, member))
+        why = "it is a link" if mode == stat.S_IFLNK else \
+            "it is encrypted" if member.flag_bits & ENCRYPTED else \
+            NOT_REGULAR * (member.is_dir() or mode not in (0, stat.S_IFREG))
+        yield from _member(member.filename, member.is_dir(), why, partial(archive.open, member))
 
 
 def _in_tar(archive: tarfile.TarFile) -> Iterator[Member]:
     for member in archive:
-        kind = "link" if member.issym() or member.islnk() else "folder" if member.isdir() else \
-            "file" if member.isreg() else "other"
-        yield from _member(member.name, kind, partial(archive.extractfile, member))
+        why = "it is a link" if member.issym() or member.islnk() else \
+            NOT_REGULAR * (not member.isreg())
+        yield from _member(member.name, member.isdir(), why, partial(archive.extractfile, member))
 
 
-def _member(name: str, kind: str, open_: Callable[[], BinaryIO]) -> Iterator[Member]:
-    """A member of an archive.  Folders are left out, unless one is named like a problem file or
-    leads out of the archive."""
+def _member(name: str, is_folder: bool, why: str, open_: Callable[[], BinaryIO]
+            ) -> Iterator[Member]:
+    """A member of an archive, and why it is not read, or "".  Folders are left out, unless one is
+    named like a problem file or leads out of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
 
     def read(most: int) -> bytes:
-        if kind != "file":
-            raise Refused({"link": "it is a link", "encrypted": "it is encrypted"}.get(
-                kind, "it is not a regular file"))
+        if why:
+            raise Refused(why)
         try:
             with open_() as file:
                 return file.read(most)
         except UNREADABLE as error:
             raise Refused(f"cannot unpack it: {_words(error)}") from None
 
-    if path.parts and (kind != "folder" or PROBLEM.fullmatch(path.name) or ".." in path.parts):
+    if path.parts and (not is_folder or PROBLEM.fullmatch(path.name) or ".." in path.parts):
         yield Member(path, read)
 
 
