@@ -13,7 +13,7 @@ kernel below, _double_kernel, is complete and explained; read it before step 2.1
 
 Two things it does not show.  tl.sum(x, axis=1) adds up each row of a tile, axis=0
 each column: (BLOCK_M, BLOCK_N) -> (BLOCK_M,) or (BLOCK_N,).  And a mask is a tile of
-booleans: join two by &, with parentheses round each comparison, (i < M) & (j < N).
+booleans: join two with &, and put each comparison in parentheses, (i < M) & (j < N).
 Python's `and` and `or` do not work: they need one truth value, and a tile has many.
 
 Forward     y[i]     = sum_j x[i, j] * w[j]
@@ -103,9 +103,9 @@ def _fwd_kernel(
         mask_n = offs_n < N
 
         # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
-        #   x: an address is base + index * stride on each axis.  [:, None] makes a column of a
-        #   vector, [None, :] a row; together they give a tile of addresses.  Its mask is made
-        #   of mask_m and mask_n in the same way, joined by &.  w: as x, with one index alone.
+        #   x: an address is base + index * stride on each axis.  [:, None] turns a vector into
+        #   a column, [None, :] into a row; together they give a tile of addresses.  Make its mask
+        #   from mask_m and mask_n in the same way, joined with &.  w: as x, with only one index.
         #   Elements outside must be 0: other=0.0.  Without it Triton promises no value.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
@@ -113,7 +113,7 @@ def _fwd_kernel(
         w = tl.load(w_ptr + offs_n * stride_wn, mask=mask_n, other=0.0)
         # END SOLUTION 2.2
 
-        # Step 2.3 -- Add this tile's share of each row to acc, by tl.sum.
+        # Step 2.3 -- Add this tile's share of each row to acc, with tl.sum.
         #   Make x and w float32 *before* the product: a 16-bit product would be rounded.
         # BEGIN SOLUTION 2.3
         acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)

@@ -125,7 +125,7 @@ def _fwd_kernel(
     # Step 3.3 -- Normalise once, form lse, and store both.
     #   lse (BLOCK_M,): a natural logarithm, though m_i is in base 2.  The tensor of all lse is
     #   (B, HQ, N), contiguous: head bh begins at lse_ptr + bh * N.  Rows past N - 1 must not be
-    #   stored.  Only the backward reads lse: a mistake in it shows in the gradients alone.
+    #   stored.  Only the backward reads lse: a mistake in it shows only in the gradients.
     # BEGIN SOLUTION 3.3
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -254,7 +254,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
-        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
+        """Given: recomputes P from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

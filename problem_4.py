@@ -50,7 +50,7 @@ def _fwd_kernel(
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # ====================================================================== new
     # Step 4.1 -- Which rows are mine, when the longest loop starts first?
-    #   Step 3.1 again, with another start_m: the first program of a head takes its last query tile,
+    #   Step 3.1 with a different start_m: the first program of a head takes its last query tile,
     #   the second one the tile before that, and so on.  Programs mostly start in the order of
     #   their numbers, and the last tile has the longest loop: if it came last, it would run alone
     #   while the rest of the GPU waits.  This order is advice: the time shows it.
@@ -201,7 +201,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
-        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
+        """Given: recomputes P from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

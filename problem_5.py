@@ -60,7 +60,7 @@ def _fwd_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # ====================================================================== new
     # Step 5.2 -- Which key/value head does query head h read?
-    #   Make k_head and v_head by _head, as is done for q just above.
+    #   Make k_head and v_head with _head, as is done for q just above.
     # BEGIN SOLUTION 5.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -196,7 +196,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
-        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
+        """Given: recomputes P from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -1,7 +1,7 @@
 """Problem 6 -- A sliding window: a query sees only the last W keys.
 
 The nearest tokens matter most.  With a window of W = window_size,
-*query i sees keys i - W + 1 ... i: the window counts the query itself*.
+*query i sees keys i - W + 1 ... i: the window includes the query's own key*.
 
 W = 3, six tokens (x: visible)          The work is O(N W), no longer O(N^2)
 
@@ -231,7 +231,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
-        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
+        """Given: recomputes P from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -230,7 +230,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
-        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
+        """Given: recomputes P from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

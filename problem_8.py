@@ -242,7 +242,7 @@ def _dkdv_kernel(
     # ====================================================================== new
     # Step 8.13 -- Which keys of which head are mine?
     #   As in step 3.1, with HKV heads and tiles of BLOCK_N keys: bh, b, kv_head, start_n, and key
-    #   (BLOCK_N,).  Advice: the tile that most queries see starts first.  Which one is that?
+    #   (BLOCK_N,).  Advice: start with the tile that the most queries see.  Which one is that?
     # BEGIN SOLUTION 8.13
     num_tiles = tl.cdiv(N, BLOCK_N)
     bh = tl.program_id(0) // num_tiles

@@ -116,7 +116,7 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # ====================================================================== new
-    # Step 9.4 -- Loop over the keys: step 7.4 in another order, between the borders just made.
+    # Step 9.4 -- Loop over the keys: step 7.4 in a different order, between the borders just made.
     #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge: the diagonal,
     #   or without a causal mask the ragged tile, if there is one.  It is one tile, because BLOCK_M
     #   is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.  Do not start with the

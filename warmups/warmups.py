@@ -6,8 +6,8 @@ comes alone, in its smallest form.  None of it earns points.
     W.1  the online softmax, in a loop      PyTorch     returns in problems 1 and 3
     W.2  softmax times a matrix, in tiles   PyTorch     problem 1
     W.3  the sum of two vectors             Triton      problem 2
-    W.4  the sum of each row up to the diagonal, by a mask    problems 2 and 4
-    W.5  a product of matrices, in tiles, by tl.dot     problem 3
+    W.4  the sum of each row up to the diagonal, with a mask    problems 2 and 4
+    W.5  a product of matrices, in tiles, with tl.dot     problem 3
 
 Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
 Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
@@ -33,8 +33,8 @@ BLOCK = 32  # elements of a tile, a power of two
 def online_softmax(x: torch.Tensor) -> torch.Tensor:
     """softmax(x) of x (N,), float32: one loop for the maximum and the sum, one for the result.
 
-    exp(x) of a large x is infinite, so softmax subtracts the maximum first.  Its sum can be begun
-    before the maximum is known: when a larger one comes, what was summed so far is corrected.
+    exp(x) of a large x is infinite, so softmax subtracts the maximum first.  The sum can be started
+    before the maximum is known: when a larger number comes, the sum so far is corrected.
     """
     m_i = torch.tensor(float("-inf"), device=x.device)  # the largest number so far
     l_i = torch.tensor(0.0, device=x.device)  # the sum of exp(x - m_i) so far
@@ -56,7 +56,7 @@ def online_softmax(x: torch.Tensor) -> torch.Tensor:
 def softmax_times(s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """softmax(s) @ v of s (M, N) and v (N, D), float32 -> (M, D), each row's weights summing to 1.
 
-    All (M, N) weights never exist at once: this is attention, its scores s given.
+    The (M, N) weights never all exist at once: this is attention with given scores s.
     """
     M, N = s.shape
     m_i = torch.full((M,), float("-inf"), device=s.device)  # of each row, as in W.1
@@ -115,10 +115,10 @@ def _row_sum_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     acc = 0.0
     for start in range(0, N, BLOCK):
-        # Step W.4 -- Add to acc this tile's numbers of row `row` that count.
+        # Step W.4 -- Add to acc those numbers of this tile that count for row `row`.
         #   The tile has columns start ... start + BLOCK - 1; element (row, column) lies at
         #   x_ptr + row * N + column.  A column counts if it exists and is at most `row`: two
-        #   comparisons, each in parentheses, joined by &.  tl.sum(tile, axis=0) sums a tile.
+        #   comparisons, each in parentheses, joined with &.  tl.sum(tile, axis=0) sums a tile.
         # BEGIN SOLUTION W.4
         offs = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * N + offs, mask=(offs < N) & (offs <= row), other=0.0)
@@ -145,9 +145,9 @@ def _matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, TILE: tl.constexpr):
     for start in range(0, K, TILE):
         offs_k = start + tl.arange(0, TILE)
         # Step W.5 -- Load a tile of a (M, K) and one of b (K, N), and add their product to acc.
-        #   [:, None] makes a column of a tile of numbers, [None, :] a row; together they give a
-        #   tile of addresses: (i, k) of a lies at a_ptr + i * K + k, (k, j) of b at b_ptr + k * N
-        #   + j.  Mask both with what exists, other=0.0.  tl.dot(x, y) is the product of two tiles.
+        #   [:, None] turns a tile of numbers into a column, [None, :] into a row; together they
+        #   give a tile of addresses: a[i, k] is at a_ptr + i * K + k, b[k, j] at b_ptr + k * N + j.
+        #   Mask both with what exists, other=0.0.  tl.dot(x, y) is the product of two tiles.
         # BEGIN SOLUTION W.5
         a = tl.load(a_ptr + offs_m[:, None] * K + offs_k[None, :],
                     mask=(offs_m[:, None] < M) & (offs_k[None, :] < K), other=0.0)
