@@ -254,6 +254,11 @@ class Runner:
                     return self.at(wrong, "truth-of-a-tile", *joined)
                 if missed := repair.uncalled(text, asked, self.blanks.functions):
                     return self.at(wrong, "not-called", *missed)
+                if (lost := re.search(r"(\w+) is not assigned|local variable '(\w+)'",
+                                      found.lines[0])) and (
+                        told := repair.unassigned(text, name := lost[1] or lost[2])):
+                    return self.at(replace(wrong, seen=(f"Here {name} has no value.",)),
+                                   "not-assigned", *told)
                 if found.id == "step-returns":
                     return self.at(replace(wrong, seen=()), found.id,
                                    *repair.returned(text, asked))

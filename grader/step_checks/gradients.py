@@ -249,9 +249,10 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
                 scaled = {x: (given[x] * factor).astype(dtype).astype(np.float64) for x in "qk"}
                 others["scaled-in-16-bits", "k", factor] = np.exp2(q @ scaled["k"].T - less)
                 others["scaled-in-16-bits", "q", factor] = np.exp2(scaled["q"] @ k.T - less)
-            return {id: named.leaves(EXACT * 3 if "scaled-in-16-bits" in id else named.NEAR,
-                                     **{name: np.where(keep, p.T if transposed else p, 0)})
-                    for id, p in others.items()}
+            return {"keep-not-applied": named.leaves(**{name: want})} | {
+                id: named.leaves(EXACT * 3 if "scaled-in-16-bits" in id else named.NEAR,
+                                 **{name: np.where(keep, p.T if transposed else p, 0)})
+                for id, p in others.items()}
 
         return Example(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}"
                        + ", very large hidden scores" * loud,

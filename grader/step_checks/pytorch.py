@@ -122,11 +122,11 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
         return None
 
     def variants() -> dict:
-        wrong = {"end-before-the-diagonal": start_m} if is_causal and start_m < needed else {}
-        if not is_causal and start_m + TILE < needed:
-            wrong["end-always-causal"] = start_m + TILE
-        return {id: lambda left, end=end: same(left.programs[0]["end"], end)
-                for id, end in wrong.items()}
+        wrong = {"end-before-the-diagonal": {start_m}} if is_causal and start_m < needed else {}
+        if not is_causal:
+            wrong["end-always-causal"] = {min(start_m + TILE, at) for at in (np.inf, NQ, NK)}
+        return {id: lambda left, ends=ends: any(same(left.programs[0]["end"], one) for one in ends)
+                for id, ends in wrong.items()}
 
     return Example(f"start_m={start_m}, NQ={NQ}, NK={NK}, is_causal={is_causal}",
                    {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check,

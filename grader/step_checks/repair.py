@@ -423,6 +423,21 @@ def _without_pointer(source: Source, given: dict) -> Iterator[tuple[str, str, in
                     "missing.")
 
 
+def unassigned(text: str, name: str) -> tuple[int, str] | None:
+    """The line of the only `if` or loop of a step in which it assigns this name, and a sentence on
+    it, for a run in which the name had no value."""
+    source = Source(text, {}, (), "")
+    under = [node for node in source.body if any(
+        isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
+        for one in ast.walk(node))]
+    if len(under) != 1 or not isinstance(under[0], ast.If | ast.For | ast.While):
+        return None
+    line = under[0].lineno
+    under, where = ("this `if`", "that does not hold") if isinstance(under[0], ast.If) else (
+        "this loop", "it does not run")
+    return line, f"{name} is assigned only under {under}, so it has no value where {where}."
+
+
 def uncalled(text: str, asked: StepSpec, functions: Collection[str]) -> tuple[int, str] | None:
     """The line of a function that is not called, though its result is needed, and a sentence on it.
 

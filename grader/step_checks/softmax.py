@@ -61,6 +61,7 @@ def scores(factor: float = 1.0) -> StepSpec:
                         "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
                        variants=lambda: {id: named.leaves(
                          ROUNDED if dtype == "float16" else named.NEAR, s=s) for id, s in (
+                             ("keep-not-applied", want),
                              ("hidden-scores-zero", np.where(keep, want, 0)),
                              ("k-reshaped", np.where(keep, reshaped, -np.inf)))})
 

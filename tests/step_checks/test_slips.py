@@ -105,6 +105,18 @@ SLIPS = [
      "`last` is defined here, but never called."),
     (3, "3.6", "keep = key < N", "def sees():\n        return key < N\n    keep = sees()",
      "Triton compiles no function inside of a kernel: write the lines of `sees` without `def`."),
+    # a branch that is missing
+    (1, "1.2", "end = min(start_m + BLOCK_M, NQ) if is_causal else NK",
+     "if is_causal:\n        end = min(start_m + BLOCK_M, NQ)",
+     "end is assigned only under this `if`, so it has no value where that does not hold.\n"
+     "Here end has no value. Given: start_m=128, NQ=300, NK=300, is_causal=False."),
+    (8, "8.3", "edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N",
+     "if CAUSAL:\n        edge = start_m", "edge is assigned only under this `if`"),
+    (1, "1.2", " if is_causal else NK", "", "the loop ends as in the causal case"),
+    (3, "3.4", "    if MASKED:\n        s = tl.where(keep, s, float(\"-inf\"))\n", "",
+     "keep is not applied: hidden keys count like visible ones."),
+    (8, "8.16", "    if MASKED:\n        p_t = tl.where(keep, p_t, 0.0)\n", "",
+     "keep is not applied: hidden keys count like visible ones."),
     # the number of a program
     (2, "2.1", "tl.program_id(0)", "tl.program_id(1)", "`tl.program_id(1)` is always 0, because"),
     (3, "3.1", "tl.program_id(0) // num_tiles", "tl.program_id(1)", "the grid has one axis"),
