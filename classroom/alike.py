@@ -1,13 +1,7 @@
 """Finds files that are alike: lists to look at, not verdicts.
 
-    equal         files that are the same, names and comments aside
-    groups        two or more students whose own statements are alike in runs of RUN, apart from
-                  names, spacing, comments and statements without effect; runs that the published
-                  solutions have are left out
-    published     how many of a student's own statements are in a published solution
-    incomparable  files of which only the bytes can be compared
-
-A student's own code is what is in the solution regions that are not copies of earlier steps.
+Compared are a student's own statements, those in the solution regions that are not copies of
+earlier steps, in runs of RUN, apart from names, spacing, comments and statements without effect.
 """
 
 import ast
@@ -35,10 +29,11 @@ PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields that hold
 class Alike:
     """What was found.
 
-    equal: {"students": names, "stages"}.  groups, largest first: {"students": names, "lines": the
-    fewest and the most lines of a student that no one outside of the group has, "text": name ->
-    these lines, "stages"}.  published: name -> (statements, of how many).  incomparable:
-    {"student", "stages", "why"}.
+    equal: {"students": names, "stages"}.  groups, of two or more who have lines in common that no
+    published solution has, largest first: {"students": names, "lines": the fewest and the most of
+    a student that no one outside of the group has, "text": name -> these lines, "stages"}.
+    published: name -> (statements in a published solution, of how many).  incomparable, of which
+    only the bytes can be compared: {"student", "stages", "why"}.
     """
 
     equal: list[dict]

@@ -17,7 +17,7 @@ from pathlib import Path
 from classroom import roster
 from classroom.book import plain, undecided
 from classroom.settings import TABLES
-from classroom.standing import grades
+from classroom.standing import grades, moved
 from classroom.store import Store, note
 from grader.assignment.record import ROOT, sha256
 from grader.host.files import replace
@@ -93,15 +93,13 @@ def forget(results: Path, key: str, student: str) -> None:
 
 def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) -> list[dict]:
     """A row for every grade that is not as the history has it."""
-    last = {(row["key"], row["what"]): row["after"] for row in history}
+    last: dict[str, dict[str, str]] = {}
+    for row in history:
+        last.setdefault(row["key"], {})[row["what"]] = row["after"]
     found = []
     for report in reports:
-        key, old, reasons, now = report["key"], stands.get(report["key"]), [], grades(report)
-        before = {what: grade for (owner, what), grade in last.items() if owner == key}
-        for what in [*now, *(what for what in before if what not in now)]:
-            was, after = before.get(what, ""), now.get(what, "not settled")
-            if was == after:
-                continue
+        key, old, reasons = report["key"], stands.get(report["key"]), []
+        for what, was, after in moved(last.get(key, {}), grades(report)):
             if what[1:].isdigit():
                 reasons.append(reason := _why(old, report, was, int(what[1:])))
             else:

@@ -130,14 +130,10 @@ class Batch:
             while waiting or self.jobs:
                 free = set(range(slots)) - {job.slot for job in self.jobs}
                 while waiting and free:
-                    key = waiting[0]
-                    units = self._locked(key, kind)
-                    if units:
+                    key = waiting.pop(0)
+                    if units := self._locked(key, kind):
                         self._begin(key, units, kind, free.pop())
-                    if not units or alone:
-                        waiting[:1] = [key] * bool(units)  # it may have more units
-                    else:
-                        waiting.pop(0)
+                        waiting[:0] = [key] * alone  # it may have more units
                 self._look()
                 if self.jobs:
                     time.sleep(POLL_SECONDS)

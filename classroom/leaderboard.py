@@ -56,16 +56,12 @@ def boards(found: list[dict], aliases: dict[str, str], verified: dict[str, dict]
                 first, place = entry, number
             again = verified.get(f"{stage}-{entry['sha256']}-{gpu}")
             rows.append({**entry, "place": place, "alias": aliases[entry["student"]],
-                         "verified": again,
-                         "over_naive": _ratio(entry["naive_ms"], entry["ms"]),
-                         "over_sdpa": _ratio(entry["sdpa_ms"], entry["ms"])})
+                         "verified": again, **{
+                             f"over_{peer}": (ms := entry[f"{peer}_ms"]) and ms / entry["ms"]
+                             for peer in ("naive", "sdpa")}})
         made.append({"gpu": gpu, "stage": stage, "title": group[0]["title"], "rows": rows,
                      "plot": plot(rows)})
     return made
-
-
-def _ratio(peer: float | None, ours: float) -> float | None:
-    return peer / ours if peer else None
 
 
 def plot(rows: list[dict]) -> dict:

@@ -139,9 +139,15 @@ def grade_again(words: list[str], students: list[Submitted],
 def changes(old: dict, new: dict) -> str:
     """How a grade changes: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if it does
     not."""
-    before, after = grades(old), grades(new)
-    return ", ".join(f"{name} {grade} -> {after.get(name, 'not settled')}"
-                     for name, grade in before.items() if after.get(name) != grade)
+    return ", ".join(f"{what} {was} -> {now}" for what, was, now in moved(grades(old), grades(new))
+                     if was)
+
+
+def moved(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str, str]]:
+    """The grades that changed: which, from what or "", to what."""
+    every = ((what, before.get(what, ""), after.get(what, "not settled"))
+             for what in after | before)
+    return [each for each in every if each[1] != each[2]]
 
 
 def grades(report: dict) -> dict[str, str]:

@@ -19,7 +19,7 @@ from classroom.book import stage_report
 from classroom.child import Child
 from classroom.gather import Submitted, one
 from classroom.store import Unit
-from grader.assignment.record import ROOT, sha256
+from grader.assignment.record import ROOT, sha256, version
 
 CASES = ROOT / "cases.toml"  # the instructor's own, if the kit was packed with some
 TRIES = 2  # if the grader itself fails
@@ -93,7 +93,6 @@ class _Grading:
     def __init__(self, student: Submitted, kit: Kit, start: float):
         self.student, self.kit, self.start = student, kit, start
         self.records: dict[int, dict] = {}  # by stage
-        self.grader = ""
 
     def is_over(self) -> bool:
         return time.monotonic() - self.start > self.kit.seconds
@@ -107,7 +106,6 @@ class _Grading:
 
     def take(self, found: dict) -> None:
         """The autograder's JSON."""
-        self.grader = found["grader"]
         where = {name: found[name] for name in ("device", "torch", "triton", "seed")}
         for stage in found["stages"]:
             self.records[stage["stage"]] = {"stage": stage, **where, "alone": True, "timing": None}
@@ -128,9 +126,8 @@ class _Grading:
                     f"Not graded: the {self.kit.seconds / 60:g} minutes for all stages were over. "
                     "Nothing is lost by it: hand in again, or ask for it." if self.is_over() else
                     "Not graded yet.")
-        made = {"stages": stages, "grader": self.grader,
-                "notes": list(self.student.notes), "handed_in": None, "marked_late": False,
-                "seconds": time.monotonic() - self.start}
+        made = {"stages": stages, "grader": version(), "notes": list(self.student.notes),
+                "handed_in": None, "marked_late": False, "seconds": time.monotonic() - self.start}
         policy.apply(made, self.kit.worth)
         return made
 
