@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -47,49 +48,42 @@ def _parser() -> argparse.ArgumentParser:
                                      metavar="grade | gradebook | leaderboard | kit")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
-        description="Grade a folder of submissions. Started again, it goes on where it ended. "
-                    "What decides a grade (roster, gradebook, stages, policy, overrides, cases, "
-                    "seed, device, limits) is kept in RESULTS/class.toml, and need not be given "
-                    "again.",
-        epilog="exit code: 0 everything is settled, 2 usage, 3 a person has to look at "
+        description="Grade a folder of submissions, or go on with it. The options that decide a "
+                    "grade are kept in RESULTS/class.toml, and need not be given again.",
+        epilog="exit code: 0 everything is decided, 2 usage, 3 a person has to look at "
                "something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
-    _add(grading, "submissions SUBMISSIONS", "a folder with a folder, a .zip or a .tar.gz per "
-         "student, or what Moodle or Canvas downloads, unpacked or not; or a .csv with the columns "
-         "name and path")
-    _add(grading, "--out RESULTS", "the folder for the results; hosts may share it", required=True)
-    _add(grading, "--roster FILE", "a .csv of all students, with some of the columns name, id, "
-         "login and e-mail: who handed in nothing has a row as well. Beside --moodle or --canvas "
-         "it adds names and numbers; rows, status and times there count all the same")
+    add, often = partial(_add, grading), {"action": "append", "default": []}
+    add("submissions SUBMISSIONS", "a folder with a folder, a .zip or a .tar.gz per student, or "
+        "what Moodle or Canvas downloads, unpacked or not; or a .csv with the columns name and "
+        "path")
+    add("--out RESULTS", "the folder for the results; hosts may share it", required=True)
+    add("--roster FILE", "a .csv of all students, with some of the columns name, id, login and "
+        "e-mail; beside --moodle or --canvas it adds names and numbers")
     _gradebooks(grading.add_mutually_exclusive_group(), grading)
-    _add(grading, "--stages 1-7", "stages to grade (default: all)")
-    _add(grading, "--policy FILE", POLICY)
-    _add(grading, "--overrides FILE", "a .csv with the columns student, stage, points, reason "
-         "(which the student reads), note (private) and days_late: a person's word instead of the "
-         "grader's")
-    _add(grading, "--cases FILE", "your own cases, TOML, which students do not have")
-    _add(grading, "--seed N", "the same inputs for everyone (default: fresh ones)")
-    _add(grading, "--jobs N", "gradings at once (default: what cores and memory hold)")
+    add("--stages 1-7", "stages to grade (default: all)")
+    add("--policy FILE", POLICY)
+    add("--overrides FILE", "a .csv with the columns student, stage, points, reason (which the "
+        "student reads), note (private) and days_late: what you decide instead of the grader")
+    add("--cases FILE", "your own cases, TOML, which students do not have")
+    add("--seed N", "the same inputs for everyone (default: fresh ones)")
+    add("--jobs N", "gradings at once (default: what cores and memory hold)")
     grading.add_argument("--device", choices=settings.DEVICES,
                          help="cpu: Triton's interpreter even where there is a GPU")
-    grading.add_argument("--benchmark", action=argparse.BooleanOptionalAction,
-                         help="time what passed, on a GPU (default: yes)")
-    _add(grading, "--timeout S", "seconds for one call of the code (default: 60)")
-    _add(grading, "--stage-timeout S", "seconds for all that is asked of one file (default: 600)")
-    grading.add_argument("--partial", action=argparse.BooleanOptionalAction,
-                         help="SUBMISSIONS holds only a part of the class, such as your half of it "
-                              "(default: no)")
-    _add(grading, "--yes", "change existing grades without asking")
-    _add(grading, "--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated",
-         action="append", default=[])
-    _add(grading, "--forget STUDENT", "remove the record of somebody who is not in the class any "
-         "more; may be repeated", action="append", default=[])
-    _add(grading, "--worker-user NAME", "as the autograder's (root only)", default="auto")
-    _add(grading, "--allow-root", AS_ROOT)
-    _add(grading, "--slurm N", "run as N tasks of a Slurm array job that share RESULTS (needs "
-         "submitit)", default=0)
-    _add(grading, "--slurm-option NAME=VALUE", "passed on to sbatch, such as partition=gpu or "
-         "gres=gpu:1; may be repeated", action="append", default=[])
+    add("--timeout S", "seconds for one call of the code (default: 60)")
+    add("--stage-timeout S", "seconds for all that is asked of one file (default: 600)")
+    for name, help in (("--benchmark", "time what passed, on a GPU (default: yes)"),
+                       ("--partial", "SUBMISSIONS has only a part of the class (default: no)")):
+        grading.add_argument(name, action=argparse.BooleanOptionalAction, help=help)
+    add("--yes", "change existing grades without asking")
+    add("--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated", **often)
+    add("--forget STUDENT", "remove all about somebody who left the class; may be repeated",
+        **often)
+    add("--worker-user NAME", "as the autograder's (root only)", default="auto")
+    add("--allow-root", AS_ROOT)
+    add("--slurm N", "run as N tasks of a Slurm array job (needs submitit)", default=0)
+    add("--slurm-option NAME=VALUE", "passed on to sbatch, such as partition=gpu or gres=gpu:1; "
+        "may be repeated", **often)
     booking = commands.add_parser(
         "gradebook", help="the grades, as Canvas, Moodle and others read them",
         description="Fill a column of an exported gradebook, or write one.",
@@ -100,25 +94,23 @@ def _parser() -> argparse.ArgumentParser:
     _gradebooks(system, booking)
     _add(system, "--nbgrader FILE", "write FILE with the columns of nbgrader export")
     _add(system, "--check50 DIR", "write DIR/NAME.json, as check50 has it, for everyone")
-    ranking = commands.add_parser(
+    add = partial(_add, commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
-        description="Write DIR/index.html: a board per stage and GPU, under aliases.")
-    _add(ranking, "results RESULTS", "what `grade` wrote")
-    _add(ranking, "--out DIR", "the folder for the page", required=True)
-    _add(ranking, "--verify N", "first grade and time the top N of every board again", default=0)
-    _add(ranking, "--allow-root", AS_ROOT)
+        description="Write DIR/index.html: a board per stage and GPU, under aliases."))
+    add("results RESULTS", "what `grade` wrote")
+    add("--out DIR", "the folder for the page", required=True)
+    add("--verify N", "first grade and time the top N of every board again", default=0)
+    add("--allow-root", AS_ROOT)
     packing = commands.add_parser(
         "kit", help="the grader, packed for a place where students hand in",
         description="Pack the grader for Gradescope, a zip, or for Classroom 50, a folder.")
     packing.add_argument("platform", choices=("gradescope", "classroom50"))
-    _add(packing, "--out PATH", "the zip, or the folder, which must not be there yet",
-         required=True)
-    _add(packing, "--stages 1-7", "stages to grade (default: 1-7)", default="1-7")
-    _add(packing, "--minutes X", "that the platform grants a submission (default: 10)",
-         default=10.0)
-    _add(packing, "--policy FILE", POLICY)
-    _add(packing, "--cases FILE", "your own cases, TOML; Gradescope only: Classroom 50 publishes a "
-         "kit")
+    add = partial(_add, packing)
+    add("--out PATH", "the zip, or the folder, which must not be there yet", required=True)
+    add("--stages 1-7", "stages to grade (default: 1-7)", default="1-7")
+    add("--minutes X", "that the platform grants a submission (default: 10)", default=10.0)
+    add("--policy FILE", POLICY)
+    add("--cases FILE", "your own cases, TOML; only for Gradescope: Classroom 50 publishes a kit")
     return parser
 
 

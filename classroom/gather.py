@@ -320,23 +320,21 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
     times = [place.time for place in places]
     if len(groups) == 1 and len(places) > 1 and all(times):
         return _several(name, person, places, note)
-    time = next(filter(None, times), late.read(person.handed_in))
-    student = partial(Submitted, escape(name), file_name(name), person=person, returns=next(
-        (escape(place.returns) for place in places if place.returns), ""),
+    student = Submitted(
+        escape(name), file_name(name), notes=(note,) * bool(note), person=person,
+        returns=next((escape(place.returns) for place in places if place.returns), ""),
+        time=next(filter(None, times), late.read(person.handed_in)),
         marked_late=any(place.marked_late for place in places))
-    notes = []
     try:
         if len(groups) > 1 or sum(not place.file for place in places) > 1:
             raise Refused("it is there more than once: "
                           + ", ".join(escape(place.entry.name) for place in places[:4]))
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
-            files, refused, report, aside = _taken(members, opened, notes)
+            return _taken(student, members, opened)
     except (Refused, OSError) as error:
-        why = f"cannot read it: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return student(trouble=why, notes=(note,) * bool(note), time=time)
-    return student(files, refused, report, notes=(note,) * bool(note) + tuple(notes),
-                   aside=tuple(aside), time=time)
+        return replace(student, trouble=f"cannot read it: {error.strerror}" if isinstance(
+            error, OSError) else str(error))
 
 
 def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:
@@ -359,15 +357,11 @@ def file_name(name: str) -> str:
     return kept
 
 
-def _taken(members: list[Member], opened: ExitStack, notes: list[str]
-           ) -> tuple[dict[int, bytes], dict[int, str], bytes, list[str]]:
-    """The problem files, wherever they are, if there is one candidate for each: a file of the right
-    name, else one of nearly that name or with that problem's code in it.  Of several that differ
-    none is chosen, nor what has the code of another problem, nor what is hidden.
-
-    -> stage -> bytes; stage -> why no file is accepted; the student's report or b""; what became of
-    all else, for the student.  notes: gets what a person has to look at.  Raises Refused: nothing
-    can be accepted.
+def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Submitted:
+    """The student with the problem files, wherever they are, if there is one candidate for each: a
+    file of the right name, else one of nearly that name or with that problem's code in it.  Of
+    several that differ none is chosen, nor what has the code of another problem, nor what is
+    hidden.  Raises Refused: nothing can be accepted.
     """
     given, (members, shut) = members, _opened(members, opened)
     exact, near, others, hidden = defaultdict(list), defaultdict(list), [], []
@@ -417,6 +411,7 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str]
         if may_be or shut:
             refused[stage] = f"want problem_{stage}.py; got " + _names(may_be) if may_be else \
                 f"problem_{stage}.py may be in what could not be opened: {'; '.join(shut)}"
+    notes = []
     for stage in exact:
         if stage in files and (beside := [member for member in near[stage] if member in inside
                                           and member not in used and not inside[member]]):
@@ -430,7 +425,8 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str]
     with suppress(Refused):
         report = next((member.read(MOST_REPORTED) for member in members
                        if member.path == home / REPORT), b"")
-    return files, refused, report, aside
+    return replace(student, files=files, refused=refused, report=report,
+                   notes=student.notes + tuple(notes), aside=tuple(aside))
 
 
 def _opened(members: list[Member], opened: ExitStack) -> tuple[list[Member], list[str]]:

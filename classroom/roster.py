@@ -68,21 +68,20 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
     it is no such table."""
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
+    data = path.read_bytes()
+    if data.startswith(WORKBOOKS):
+        raise ValueError(f"{what}: want a table, a .csv; got {path}, a workbook: open it in Excel "
+                         "or LibreOffice, and save it as CSV UTF-8")
     try:
-        data = path.read_bytes()
-        if data.startswith(WORKBOOKS):
-            raise ValueError(f"{what}: want a table, a .csv; got {path}, a workbook: open it in "
-                             "Excel or LibreOffice, and save it as CSV UTF-8")
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:  # as Excel saves a .csv
-            if b"\0" in data:  # UTF-16
-                raise
-            text = data.decode("cp1252")
-        delimiter = max(",;\t", key=text.partition("\n")[0].count)
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")  # as Excel saves a .csv
+        if not {"\0", "\ufffd"}.isdisjoint(text):
+            raise ValueError(f"{what}: want a table in UTF-8; got another encoding in {path}"
+                             ) from None
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{what}: want a table in UTF-8; got {error.reason} in {path}") from None
     except csv.Error as error:
         raise ValueError(f"{what}: want a table of values separated by commas, semicolons or "
                          f"tabs; got {error} in {path}") from None

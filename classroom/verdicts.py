@@ -20,6 +20,12 @@ class Verdict(NamedTuple):
     mistake: str
     help: str
 
+    @property
+    def output(self) -> str:
+        """The mistake first, then all that was said, and what to type."""
+        said = self.said if self.said.startswith(self.mistake) else f"{self.mistake}\n\n{self.said}"
+        return f"{said}\n\nnext, in your folder: {self.help}" if said else "passed"
+
 
 def verdicts(report: dict) -> list[Verdict]:
     """The stages of a student's report."""

@@ -17,7 +17,7 @@ def results(report: dict) -> dict:
     tests = []
     for each in verdicts(report):
         test = {"name": f"{each.name.upper()} {each.title}", "number": each.name[1:],
-                "score": each.points, "max_score": each.max_points, "output": _output(each),
+                "score": each.points, "max_score": each.max_points, "output": each.output,
                 "output_format": "text", "name_format": "text"}
         if each.passed is not None:
             test["status"] = "passed" if each.passed else "failed"
@@ -27,13 +27,6 @@ def results(report: dict) -> dict:
             "extra_data": {"grader": report["grader"], "stages": [
                 {name: stage.get(name) for name in ("stage", "outcome", "sha256", "seed")}
                 for stage in report["stages"]]}}
-
-
-def _output(each) -> str:
-    if not each.said:
-        return "passed"
-    said = each.said if each.said.startswith(each.mistake) else f"{each.mistake}\n\n{each.said}"
-    return f"{said}\n\nnext, in your folder: {each.help}"
 
 
 def main(place: Path) -> int:

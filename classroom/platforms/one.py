@@ -53,14 +53,8 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
     "seconds").  hidden: folders that the files must not read.
     """
     start, student = time.monotonic(), one(folder)
-    grading = _Grading(student, kit, start)
-
-    def report() -> dict:
-        made = grading.report()
-        write(made)
-        return made
-
-    made = report()
+    grading = _Grading(student, kit, start, write)
+    made = grading.report()
     each = kit.seconds / len(kit.stages)
     options = ["--device", device, "--no-benchmark", "--timeout",
                f"{min(CALL_SECONDS, each / 2):.3g}", "--stage-timeout", f"{each:.3g}",
@@ -80,18 +74,18 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
             child = Child(asked, Path(working), Path(working) / "run", options, each, 1)
             for found in child.reports(grading.is_over):
                 grading.take(found)
-                made = report()
+                made = grading.report()
             if not grading.is_over():
                 grading.ended_early(child.last_words())
-            made = report()
+            made = grading.report()
     return made
 
 
 class _Grading:
     """The results so far.  start: time.monotonic() at the beginning."""
 
-    def __init__(self, student: Submitted, kit: Kit, start: float):
-        self.student, self.kit, self.start = student, kit, start
+    def __init__(self, student: Submitted, kit: Kit, start: float, write: Callable[[dict], None]):
+        self.student, self.kit, self.start, self.write = student, kit, start, write
         self.records: dict[int, dict] = {}  # by stage
 
     def is_over(self) -> bool:
@@ -129,6 +123,7 @@ class _Grading:
         made = {"stages": stages, "grader": version(), "notes": list(self.student.notes),
                 "handed_in": None, "marked_late": False, "seconds": time.monotonic() - self.start}
         policy.apply(made, self.kit.worth)
+        self.write(made)
         return made
 
 
