@@ -372,7 +372,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
 def book(arguments) -> int:
     """Run `gradebook`."""
     from classroom import gradebook
-    from classroom.book import EMPTY, reports
+    from classroom.book import reports, undecided
     from classroom.store import put
 
     _check_positive(arguments, "scale")
@@ -384,8 +384,8 @@ def book(arguments) -> int:
     if arguments.nbgrader:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
-        said = [f"{report['student']}: no grade yet, so no row" for report in graded
-                if report["points"] is None and report["state"] not in EMPTY]
+        said = [f"{report['student']}: no grade yet, so no row"
+                for report in filter(undecided, graded)]
     if arguments.check50:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}

@@ -6,7 +6,6 @@ here and never published.
 """
 
 import json
-import math
 import secrets
 import tempfile
 from datetime import datetime
@@ -24,7 +23,6 @@ QUIET = ("amber brisk calm clear deep early fair green keen lunar merry noble qu
 NOUNS = ("badger cedar comet crane delta ember falcon fjord harbor heron island lantern maple "
          "meadow otter pebble raven river tiger willow").split()
 VERIFIED = "verified.json"  # in RESULTS
-WIDTH = 600  # of a plot, in SVG units
 
 
 def entries(results: Path) -> list[dict]:
@@ -59,25 +57,8 @@ def boards(found: list[dict], aliases: dict[str, str], verified: dict[str, dict]
                          "verified": again, **{
                              f"over_{peer}": (ms := entry[f"{peer}_ms"]) and ms / entry["ms"]
                              for peer in ("naive", "sdpa")}})
-        made.append({"gpu": gpu, "stage": stage, "title": group[0]["title"], "rows": rows,
-                     "plot": plot(rows)})
+        made.append({"gpu": gpu, "stage": stage, "title": group[0]["title"], "rows": rows})
     return made
-
-
-def plot(rows: list[dict]) -> dict:
-    """The x of every entry and its peers on a logarithmic axis."""
-    peers = {name: rows[0][key] for name, key in (("naive", "naive_ms"), ("SDPA", "sdpa_ms"))
-             if rows[0][key]}
-    every = [row["ms"] for row in rows] + list(peers.values())
-    low, high = math.log(min(every)) - 0.1, math.log(max(every)) + 0.1
-
-    def x(ms: float) -> float:
-        return round(40 + (WIDTH - 80) * (math.log(ms) - low) / (high - low), 1)
-
-    steps = [m * 10.0**e for e in range(-4, 5) for m in (1, 2, 5)]
-    return {"dots": [x(row["ms"]) for row in rows],
-            "peers": [{"name": name, "x": x(ms)} for name, ms in peers.items()],
-            "ticks": [{"x": x(ms), "ms": f"{ms:g}"} for ms in steps if low <= math.log(ms) <= high]}
 
 
 def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
@@ -150,4 +131,4 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
 
 def page(made: list[dict], now: datetime) -> bytes:
     """The page, without any student's name."""
-    return rendered("leaderboard.html", boards=made, width=WIDTH, now=now)
+    return rendered("leaderboard.html", boards=made, now=now)

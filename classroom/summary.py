@@ -3,7 +3,7 @@
 import re
 import shlex
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime
 from pathlib import Path
 
@@ -44,26 +44,20 @@ def with_folder(text: str, folder: Path) -> str:
 
 def mistakes(reports: list[dict]) -> list[dict]:
     """The most common mistakes; each counts once per student and stage."""
-    counts: Counter = Counter()
-    texts: dict[tuple[int, str], list[str]] = {}  # they differ only in numbers
-    for report in reports:
-        for stage in report["stages"]:
-            if stage["outcome"] == "pass" or stage["outcome"] in QUIET:
-                continue
+    texts = defaultdict(list)  # of one mistake, they differ only in numbers
+    for stage in (stage for report in reports for stage in report["stages"]):
+        if stage["outcome"] not in QUIET | {"pass"}:
             known = named(stage) or {stage["outcome"]: explanation(stage).partition("\n")[0]}
             for id, text in known.items():
-                counts[stage["stage"], id] += 1
-                texts.setdefault((stage["stage"], id), []).append(text)
+                texts[stage["stage"], id].append(text)
 
-    def said(key: tuple[int, str]) -> str:
-        first, several = texts[key][0], len(set(texts[key])) > 1
-        reasons = f"{WORDS[key[1]]}, for several reasons; " if key[1] in WORDS else ""
-        return f"{reasons}one: {first}" if several else first
+    def said(id: str, found: list[str]) -> str:
+        reasons = f"{WORDS[id]}, for several reasons; " if id in WORDS else ""
+        return f"{reasons}one: {found[0]}" if len(set(found)) > 1 else found[0]
 
-    return [{"stage": stage, "id": id, "count": count, "text": said((stage, id)),
-             "share": count / len(reports)}
-            for (stage, id), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            ][:MOST_SHOWN]
+    return [{"stage": stage, "id": id, "count": len(found), "text": said(id, found),
+             "share": len(found) / len(reports)} for (stage, id), found in sorted(
+                 texts.items(), key=lambda item: (-len(item[1]), item[0]))[:MOST_SHOWN]]
 
 
 def steps(reports: list[dict]) -> list[dict]:
@@ -92,11 +86,9 @@ def _column(reports: list[dict], i: int) -> dict:
     times = sorted(stage["benchmark"]["ms"] for stage in stages
                    if stage["benchmark"] and stage["benchmark"]["ms"])
     counts = Counter(stage["outcome"] for stage in stages)
-    return {"stage": stages[0]["stage"], "title": stages[0]["title"],
-            "max_points": stages[0]["max_points"], "total": len(stages),
+    return {"stage": stages[0]["stage"], "title": stages[0]["title"], "total": len(stages),
             "counts": {name: counts[name] for name in WORDS if counts[name]},
-            "ms": {"least": times[0], "median": statistics.median(times), "most": times[-1]}
-            if times else None}
+            "ms": (times[0], statistics.median(times), times[-1]) if times else None}
 
 
 def _isolation(confined: list[str]) -> str:
