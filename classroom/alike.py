@@ -159,7 +159,8 @@ def _own(data: bytes) -> tuple[list[str], list[str], str]:
         own = {line for step in regions if not step.origin
                for line in range(step.first_line, step.last_line)}
         rows = text.splitlines()
-        found = [node for node in _statements(syntax_tree(text)) if node.lineno in own]
+        found = [node for node in ast.walk(syntax_tree(text))
+                 if isinstance(node, ast.stmt) and node.lineno in own]
         found.sort(key=lambda node: (node.lineno, node.col_offset))
         plain = [(line, f"{node.lineno}: {escape(rows[node.lineno - 1].strip())}")
                  for node in found if (line := _plain(node))]
@@ -168,15 +169,6 @@ def _own(data: bytes) -> tuple[list[str], list[str], str]:
     if not regions:
         return [], [], "no markers"
     return [line for line, _ in plain], [shown for _, shown in plain], ""
-
-
-def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """All statements in it, at any depth."""
-    for part in PARTS:
-        for inner in getattr(node, part, ()):
-            if isinstance(inner, ast.stmt):
-                yield inner
-            yield from _statements(inner)
 
 
 def _plain(node: ast.stmt) -> str:

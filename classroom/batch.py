@@ -139,12 +139,12 @@ class Batch:
                     time.sleep(POLL_SECONDS)
         finally:
             if not self.jobs:
-                self.store.unlock_host()
+                self.store.unlock(self.store.host_lock)
 
     def _has_host(self, alone: bool, kind: str) -> bool:
         """Wait until no other process of this host grades beside what must run alone, or alone
         beside us.  -> whether anything is still to be graded like this then."""
-        while not self.store.lock_host(alone):
+        while not self.store.lock(self.store.host_lock, shared=not alone):
             time.sleep(OTHERS_SECONDS)
             for unit in self._left(kind):
                 self.store.read(unit)
@@ -235,7 +235,7 @@ class Batch:
                 self.store.unlock(self.store.name(unit))
             job.child.remove()
         self.jobs.clear()
-        self.store.unlock_host()
+        self.store.unlock(self.store.host_lock)
 
     def _progress(self) -> None:
         total = len(self.every)

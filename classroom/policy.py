@@ -209,12 +209,9 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
 def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
     """The hand-ins of a student that are graded, by time."""
     given = list(student.hand_ins) or [student]
-    if rules is None or len(given) == 1:
-        return given[-1:]
-    in_time = [each for each in given if rules.days_of(each.time) <= rules.days]
-    if rules.keep == "best":
-        return in_time or given[-1:]
-    return (in_time or given)[-1:]
+    if rules and len(given) > 1:
+        given = [each for each in given if rules.days_of(each.time) <= rules.days] or given[-1:]
+    return given if rules and rules.keep == "best" else given[-1:]
 
 
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:

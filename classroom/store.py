@@ -28,7 +28,6 @@ from grader.host import files
 FORMAT = 2  # version of a record
 WRITTEN = ".written"  # the sha256 and the name of everything that was written for people
 HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}
-ALONE = "alone on "  # lock: shared by gradings side by side, exclusive for one alone
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,9 @@ class Store:
     def __init__(self, folder: Path, settings: Settings):
         self.folder, self.settings = folder, settings
         self.graded = folder / "graded"
-        self.host = socket.gethostname()
-        name = f"{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
+        host = socket.gethostname()
+        self.host_lock = f"alone on {host}"  # shared by gradings side by side, exclusive for one
+        name = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
         self.working = folder / ".working" / name
         try:
             # No account that files run as may read it.
@@ -155,14 +155,6 @@ class Store:
 
     def unlock(self, name: str) -> None:
         fcntl.lockf(self.locks, fcntl.LOCK_UN, 1, _place(name))
-
-    def lock_host(self, alone: bool) -> bool:
-        """Allow or forbid other processes of this host to grade at the same time.  -> whether it
-        worked."""
-        return self.lock(ALONE + self.host, shared=not alone)
-
-    def unlock_host(self) -> None:
-        self.unlock(ALONE + self.host)
 
     def name(self, unit: Unit) -> str:
         return f"{unit.stage}-{unit.sha256}-{self.settings.key}.json"
