@@ -35,7 +35,7 @@ class Job:
     """A child and the units it grades, which are locked until they have records."""
 
     child: Child
-    name: str  # the student's
+    student: Submitted
     units: dict[int, Unit]  # by stage
     kind: str  # "at once", "alone" or "timed"
     slot: int
@@ -183,7 +183,7 @@ class Batch:
             sorted(units), self.store.keep(working, self.students[key].files), working, options,
             self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
             gpus[slot % len(gpus)] if gpus else None)
-        self.jobs.append(Job(child, self.students[key].name, units, kind, slot))
+        self.jobs.append(Job(child, self.students[key], units, kind, slot))
 
     def _look(self) -> None:
         """Collect what children have finished."""
@@ -239,7 +239,7 @@ class Batch:
 
     def _progress(self) -> None:
         total = len(self.every)
-        at_it = [f"{job.name}, P{min(job.units)}" for job in self.jobs if job.units]
+        at_it = [f"{job.student.name}, P{min(job.units)}" for job in self.jobs if job.units]
         self.say(f"{total - len(self._left())} of {total} files done"
                  + f"; now {'; '.join(at_it)}" * bool(at_it))
 

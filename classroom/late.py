@@ -21,19 +21,15 @@ DOUBTED = "marked as late, but in time ({}): an override says the days or the po
 
 @dataclass(frozen=True)
 class Late:
-    """The rules.  deadline: without a zone, in that of the times.  grace: minutes after it that
-    cost nothing.  budget: the days of a term that cost nothing.  spent: days of it that were used,
-    with the id, login, address and name of whoever did.  days: the most days a hand-in may be late
-    and still count.  per_day: the share of the points that each day costs.  keep: which hand-in
-    counts, the "last" one in time or the "best"."""
+    """The rules."""
 
-    deadline: datetime
-    days: int = 0
-    per_day: float = 0.0
-    keep: str = "last"
-    grace: float = 0
-    budget: int = 0
-    spent: tuple[tuple[set[str], int], ...] = ()
+    deadline: datetime  # without a zone, in that of the times
+    days: int = 0  # the most that a hand-in may be late and still count
+    per_day: float = 0.0  # the share of the points that each day costs
+    keep: str = "last"  # which hand-in counts: the last one in time or the "best"
+    grace: float = 0  # minutes late that cost nothing
+    budget: int = 0  # days of a term that cost nothing
+    spent: tuple[tuple[set[str], int], ...] = ()  # id, login, address and name; days used of it
 
     def left(self, report: dict) -> int:
         """How many days of the budget a student still has."""
@@ -106,11 +102,10 @@ def apply(report: dict, late: Late | None, word=None) -> float:
         days = word.days_late
         late = late or Late(datetime.max, days)  # without a policy they cost nothing
     elif late is not None and report["handed_in"] is not None:
-        time = read(report["handed_in"])
+        time, deadline = late.compared(read(report["handed_in"]))
         days = late.days_of(time)
-        shown, deadline = late.compared(time)
         report["held"] += [DOUBTED.format(said(time))] * (
-            report["marked_late"] and shown <= deadline)
+            report["marked_late"] and time <= deadline)
     else:
         report["held"] += [UNKNOWN] * report["marked_late"]
         return 1.0
@@ -122,7 +117,6 @@ def apply(report: dict, late: Late | None, word=None) -> float:
             f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
             f"more than the {late.days} that count") + f", {free} from the budget" * bool(free)
         if word is None:
-            time, deadline = late.compared(time)
             report["late"] += f" ({said(time)}; the deadline was {said(deadline)})"
     elif word is not None:
         report["late"] = "on time"

@@ -52,9 +52,8 @@ def boards(found: list[dict], aliases: dict[str, str], verified: dict[str, dict]
             half = (entry["spread_ms"] + first["spread_ms"]) / 2 if first else 0
             if first is None or entry["ms"] - first["ms"] > half:
                 first, place = entry, number
-            again = verified.get(f"{stage}-{entry['sha256']}-{gpu}")
             rows.append({**entry, "place": place, "alias": aliases[entry["student"]],
-                         "verified": again, **{
+                         "verified": verified.get(f"{stage}-{entry['sha256']}-{gpu}"), **{
                              f"over_{peer}": (ms := entry[f"{peer}_ms"]) and ms / entry["ms"]
                              for peer in ("naive", "sdpa")}})
         made.append({"gpu": gpu, "stage": stage, "title": group[0]["title"], "rows": rows})

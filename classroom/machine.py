@@ -22,14 +22,11 @@ print(json.dumps([[torch.cuda.get_device_name(i), torch.cuda.mem_get_info(i)[0]]
 
 @dataclass(frozen=True)
 class Machine:
-    """gpus: CUDA_VISIBLE_DEVICES for each GPU; empty if files are graded on the CPU.  at_once:
-    gradings.  memory_gib: for the files of one grading."""
-
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...]  # CUDA_VISIBLE_DEVICES for each; empty if files are graded on the CPU
     gpu_name: str
-    at_once: int
+    at_once: int  # gradings
     cores: int
-    memory_gib: float
+    memory_gib: float  # for the files of one grading
 
     @property
     def device(self) -> str:

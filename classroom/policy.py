@@ -26,19 +26,15 @@ MOST_POINTS = 1e6
 
 @dataclass(frozen=True)
 class Policy:
-    """points: per stage.  shares: of a stage's points.  optional: stages whose points are a bonus.
-    steps: the share of a stage's points that right steps earn if its standard cases fail, in a
-    column of its own.  late: the cost of being late.  assignment: for which files without step
-    markers were written, one of ASSIGNMENTS.  zero: whether those who handed in nothing have 0
-    points once it is too late."""
+    """What results are worth."""
 
-    points: dict[int, float] = field(default_factory=dict)
-    shares: dict[str, float] = field(default_factory=lambda: SHARES)
-    optional: frozenset[int] = frozenset()
-    steps: float = 0.0
+    points: dict[int, float] = field(default_factory=dict)  # of stages; else the assignment's
+    shares: dict[str, float] = field(default_factory=lambda: SHARES)  # of a stage's points
+    optional: frozenset[int] = frozenset()  # stages whose points are a bonus
+    steps: float = 0.0  # a share for right steps if the standard cases fail, in its own column
     late: Late | None = None
-    assignment: str = "original"
-    zero: bool = False
+    assignment: str = "original"  # for which files without step markers were written
+    zero: bool = False  # whether those who handed in nothing have 0 points once it is too late
 
     def full(self, number: int) -> float:
         """The most points of a stage."""
@@ -47,15 +43,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Override:
-    """A person's decision on the points of one stage of a student, or of all (None).  days_late: a
-    decision on the time; points are then None.  reason: shown to the student.  note: only on the
-    instructors' page."""
+    """A person's decision on points, or on the days, which are then those of all stages."""
 
     student: str
-    stage: int | None
+    stage: int | None  # None: all
     points: float | None
-    reason: str
-    note: str = ""
+    reason: str  # shown to the student
+    note: str = ""  # only on the instructors' page
     days_late: int | None = None
 
 

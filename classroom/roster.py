@@ -23,8 +23,6 @@ HEADERS = {  # the names of each column, in lower case without spaces
     "email": ("email", "emailaddress", "mail"),
     "handed_in": ("handedin", "lastmodifiedsubmission"), "status": ("submissionstatus", "status"),
     "extension": ("extension", "extensionuntil")}
-
-
 STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?graded|-|$",
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none

@@ -32,17 +32,15 @@ HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}
 
 @dataclass(frozen=True)
 class Settings:
-    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: for all
-    inputs, None for a fresh one per run; cases: hash of the instructor's own, "" for none;
-    assignment: one of ASSIGNMENTS."""
+    """What may change a verdict."""
 
     grader: str
-    device: str
-    timeout: float
+    device: str  # "cuda" or "cpu"
+    timeout: float  # in seconds
     stage_timeout: float
-    class_seed: int | None = None
-    cases: str = ""
-    assignment: str = "original"
+    class_seed: int | None = None  # for all inputs; None: a fresh one per run
+    cases: str = ""  # hash of the instructor's own
+    assignment: str = "original"  # one of ASSIGNMENTS
 
     @property
     def key(self) -> str:

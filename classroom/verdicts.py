@@ -7,18 +7,16 @@ from grader.assignment.record import grader_of
 
 
 class Verdict(NamedTuple):
-    """A stage of a student.  name: "p4"; passed: None if undecided; said: all that the autograder
-    said, "" if it passed; mistake: the named mistake, or the first line of what was said; help: the
-    command that says more."""
+    """A stage of a student."""
 
-    name: str
+    name: str  # "p4"
     title: str
-    passed: bool | None
+    passed: bool | None  # None: undecided
     points: float
     max_points: float
-    said: str
-    mistake: str
-    help: str
+    said: str  # all that the autograder said, "" if it passed
+    mistake: str  # the named one, or the first line of what was said
+    help: str  # the command that says more
 
     @property
     def output(self) -> str:

@@ -54,7 +54,7 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
     """
     start, student = time.monotonic(), one(folder)
     grading = _Grading(student, kit, start, write)
-    made = grading.report()
+    grading.report()
     each = kit.seconds / len(kit.stages)
     options = ["--device", device, "--no-benchmark", "--timeout",
                f"{min(CALL_SECONDS, each / 2):.3g}", "--stage-timeout", f"{each:.3g}",
@@ -74,11 +74,10 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
             child = Child(asked, Path(working), Path(working) / "run", options, each, 1)
             for found in child.reports(grading.is_over):
                 grading.take(found)
-                made = grading.report()
+                grading.report()
             if not grading.is_over():
                 grading.ended_early(child.last_words())
-            made = grading.report()
-    return made
+    return grading.report()
 
 
 class _Grading:
