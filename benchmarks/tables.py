@@ -135,7 +135,7 @@ def _times(title: str, records: list[dict]) -> Table:
         best = min(times, key=times.get, default=None)
         cells = [_time_cell(record, name) + ("*" if name == best else "") for name in names]
         rows.append([record["name"], record["shape"], *cells])
-    return Table(title, ["work", "B, HQ/HKV, N, D, mask", *map(column, names)], rows)
+    return Table(title, ["workload", "B, HQ/HKV, N, D, mask", *map(column, names)], rows)
 
 
 def _time_cell(record: dict, name: str) -> str:
@@ -149,7 +149,8 @@ def _time_cell(record: dict, name: str) -> str:
 
 
 def _fast(title: str, records: list[dict]) -> Table:
-    header = ["work", "ms", "min..max", "TFLOP/s", "bound", "share", "best peer's", "MiB", "error"]
+    header = ["workload", "ms", "min..max", "TFLOP/s", "bound", "share", "best peer's", "MiB",
+              "error"]
     rows = []
     for record in records:
         entry = record["peers"].get("fast", {})
@@ -175,7 +176,7 @@ def _ratios(title: str, records: list[dict], own: str) -> Table:
         cells = [f"{found[name]:.2f}" if name in found else "-" for name in names]
         best = best_ratio(record, own)
         rows.append([record["name"], *cells, "-" if best is None else f"{best:.2f}"])
-    return Table(title, ["work", *map(column, names), "best peer"], rows)
+    return Table(title, ["workload", *map(column, names), "best peer"], rows)
 
 
 def _host(host: dict) -> Table:
@@ -199,7 +200,7 @@ NOTES = [
     "original shape: the last one of the assignment this course descends from, 1 batch entry, "
     "16 query heads, N = 4096, D = 16, with the stage's key/value heads and mask.",
     "TFLOP/s count visible (query, key) pairs only: 4 D FLOP per pair forward, 10 D backward.",
-    "* fastest.  -: cannot do this work (reasons in results.json).  wrong: differs from the "
+    "* fastest.  -: cannot do this workload (reasons in results.json).  wrong: differs from the "
     f"right answer by more than {LIMIT:g}, not ranked.",
     "share: the least time that matrix units, exponentials or memory allow, over the time taken.  "
     "MiB: allocated by one call.",

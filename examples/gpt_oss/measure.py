@@ -155,7 +155,7 @@ def _gradient_table(part: dict) -> list[str]:
 
 def _curve_table(part: dict) -> list[str]:
     losses = part["losses"]
-    lines = [f"{part['B']} rows of {part['N']} bytes a step.  Ours less eager's: "
+    lines = [f"{part['B']} rows of {part['N']} bytes per step.  Ours minus eager's: "
              f"{part['difference']:.4f} nats, at most {part['largest_difference']:.4f}; between "
              f"seeds: {part['spread']:.4f} nats (root mean squares over means of {WINDOW} steps).",
              "", "| attention | seed | first loss | mean of the last 10 |", "|---|---|---|---|"]
@@ -171,7 +171,7 @@ def _sweep_table(part: dict, packed: bool = False) -> list[str]:
     lengths = sorted({p["N"] for p in points if not p.get("search")})
     mean = part["settings"].get("packed")
     row = f"one row of packed sequences, {mean} tokens on average" if packed else "one row"
-    lines = [f"Milliseconds a step (forward, backward, update; {row}) and peak GiB, weights and "
+    lines = [f"Milliseconds per step (forward, backward, update; {row}) and peak GiB, weights and "
              "optimizer included.", "", "| N | " + " | ".join(names) + " |",
              "|---" * (1 + len(names)) + "|"]
     for N in lengths:

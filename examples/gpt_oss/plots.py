@@ -57,7 +57,7 @@ def loss(curves: dict[str, list[list[float]]], title: str, settings: dict, path:
         if len(runs) > 1:
             low, high = [min(c) for c in columns], [max(c) for c in columns]
             axis.fill_between(steps, low, high, color=f"C{i}", alpha=0.15)
-    axis.set(xlabel="step", ylabel="loss (nats a token)")
+    axis.set(xlabel="step", ylabel="loss (nats per token)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
     _save(figure, title, settings, path)
