@@ -29,6 +29,8 @@ FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "log1p"
              "zeros_like": "ones_like", "empty": "zeros", "ones_like": "zeros_like",
              "empty_like": "zeros_like"}
 BASES = {"LOG2E", "LN2"}
+ENDS = "N", "M", "K", "D", "width"
+COMPARED = re.compile(rf"(\w+)(?:\[[^]]*\])? *< *(?:{'|'.join(ENDS)})\b")  # x of x[:, None] < N
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
 SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
@@ -323,8 +325,9 @@ class Text(Source):
         named = [self.of(one) for one in node.keywords]
         function, names = self.of(node.func), {one.arg for one in node.keywords}
 
-        def edit(id: str, arguments: list[str], key=(), late: float = 0, part="") -> Edit:
-            return self.edit(id, node, f"{function}({', '.join(arguments)})", node, late, key, part)
+        def edit(id: str, arguments: list[str], key=(), late: float = 0, part="", said="") -> Edit:
+            return self.edit(id, node, f"{function}({', '.join(arguments)})", node, late, key,
+                             part, said)
 
         for i, j in itertools.combinations(range(len(own)), 2):
             if len(own) < 5 or j == i + 1:
@@ -333,7 +336,8 @@ class Text(Source):
                 yield edit("arguments-exchanged", new + named, ("exchanged", function, i, j),
                            2 * (function == "range"))  # which makes it empty, for another's keys
         for i, one in enumerate(node.keywords):
-            yield edit("wrong-argument", own + named[:i] + named[i + 1:], (), 1, f"{one.arg}=")
+            yield edit("wrong-argument", own + named[:i] + named[i + 1:], (), 1,
+                       said=f"{one.arg}= should not be there.")
         if function == "range" and len(own) < 3:
             for name, kind in self.kinds.items():
                 if kind == "number" and re.search("BLOCK|TILE", name):
@@ -348,10 +352,15 @@ class Text(Source):
             for late, mask in self.masks() if "mask" not in names else ():
                 yield edit("wrong-argument", own + named + [f"mask={mask}"] + [
                     "other=0.0"] * bool(fill), late=late, part="mask=")
-            for one in node.keywords:
-                for late, mask in self.masks() if one.arg == "mask" else ():
-                    yield self.edit("wrong-argument", one.value, f"({self.of(one.value)}) & "
-                                    f"({mask})", node, late + 0.5, part="mask=")
+            for value, part in (made for one in node.keywords if one.arg == "mask"
+                                for made in self.made_of(one.value)):
+                compared = set(COMPARED.findall(self.of(value)))  # there a bound may be wrong
+                for late, mask in self.masks():
+                    if not compared.intersection(COMPARED.findall(mask)):
+                        yield self.edit(
+                            "wrong-argument", value, f"({self.of(value)}) & ({mask})",
+                            node if part == "mask=" else value, late + 0.5,
+                            said=f"A condition is missing in {part}.")
         if last in ("sum", "max", "min") and self.kernel and "axis" not in names and len(own) == 1:
             for axis in (1, 0):
                 yield edit("wrong-argument", [*own, *named, f"axis={axis}"], part="axis=")
@@ -359,6 +368,12 @@ class Text(Source):
             yield edit("wrong-argument", [*own, *named, "keepdim=True"], part="keepdim=")
         if last in ("sum", "amax") and not self.kernel and "dim" not in names:
             yield edit("one-missing", [*own, *named, "dim=-1"], part="dim=")
+
+    def made_of(self, mask: ast.expr) -> list[tuple[ast.expr, str]]:
+        """The expressions of a mask, here or where its name is assigned, and what to call them."""
+        made = [node.value for node in self.nodes if isinstance(node, ast.Assign)
+                and self.of(node.targets[0]) == self.of(mask)]
+        return [(value, f"`{self.of(mask)}`") for value in made] or [(mask, "mask=")]
 
     def masks(self) -> Iterator[tuple[float, str]]:
         """Rows or columns that exist, and how late they are tried."""
@@ -368,12 +383,16 @@ class Text(Source):
         for one, other in itertools.permutations(
                 [name for name, kind in self.kinds.items() if kind == "1 b"], 2):
             yield 0.3, f"{one}[:, None] & {other}[None, :]"
-        ends = [end for end in ("N", "M", "D", "width") if self.kinds.get(end) == "number"]
+        ends = [end for end in ENDS if self.kinds.get(end) == "number"]
+        starts = [name for name, kind in self.kinds.items() if kind == "number"
+                  and name.startswith("start")]
         for name, kind in self.kinds.items():
             if kind in ("1 i", "2 i"):
                 for end, form in itertools.product(ends, ("",) if kind[0] == "2" else (
                         "", "[:, None]", "[None, :]")):
                     yield 0.5, f"{name}{form} < {end}"
+                    for start in starts if kind[0] == "2" else ():
+                        yield 0.5, f"{start} + {name} < {end}"
         rows, columns = ([f"({name}{form} < {end})" for name, kind in self.kinds.items()
                           if kind == its for end in ends]
                          for its, form in (("1 i", "[:, None]"), ("2 i", "")))

@@ -34,7 +34,7 @@ WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-axes": "The axes are wrong.",
     "wrong-name": "{0} is the wrong variable here.",
     "arguments-exchanged": "Two arguments are swapped.",
-    "wrong-argument": "{0} is missing or wrong.",
+    "wrong-argument": "{0} is missing.",
     "wrong-dtype": "The dtype is wrong.",
     "one-missing": "{0} is missing.",
     "bound-missing": "This {0}.",

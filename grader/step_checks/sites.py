@@ -35,9 +35,12 @@ class Source:
         self.targets = {node.target.id for node in self.nodes if isinstance(node, ast.For)
                         and isinstance(node.target, ast.Name)}
         for node in self.nodes:  # of a step that crashed no values are known
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) \
-                    and isinstance(getattr(node.value, "op", node.value), ast.BitAnd | ast.Compare):
-                kinds.setdefault(node.targets[0].id, " b")
+            pairs = () if not isinstance(node, ast.Assign) else zip(
+                *(getattr(one, "elts", [one]) for one in (node.targets[0], node.value)),
+                strict=False)
+            for target, value in pairs:
+                if isinstance(target, ast.Name) and (kind := self.kind(value)):
+                    kinds.setdefault(target.id, kind)
 
     def slice(self, names: set[str]) -> set[int]:
         """The statements that these names, or what is stored in memory of these names, depend on.
@@ -114,6 +117,12 @@ class Source:
             return self.kinds.get(node.id, "")
         if isinstance(node, ast.Constant):
             return "number"
+        if isinstance(node, ast.Compare) or isinstance(
+                getattr(node, "op", None), ast.BitAnd | ast.BitOr):
+            sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (
+                node.left, *node.comparators)
+            return max(self.kind(side)[:1] * (self.kind(side)[:1].isdigit())
+                       for side in sides) + " b"
         if isinstance(node, ast.BinOp):
             sides = sorted((self.kind(node.left), self.kind(node.right)))
             return "" if "" in sides else next((
@@ -125,9 +134,10 @@ class Source:
             return "number"
         if isinstance(node, ast.Call):
             last = self.of(node.func).rpartition(".")[2]
-            if last in ("dot", "trans", "exp", "exp2"):
-                return "2 f" if last in ("dot", "trans") else self.kind(node.args[0])
-            return {"arange": "1 i", "cdiv": "number", "program_id": "number"}.get(last, "")
+            if last in ("exp", "exp2") and node.args:
+                return self.kind(node.args[0])
+            return {"arange": "1 i", "cdiv": "number", "program_id": "number",
+                    "dot": "2 f", "trans": "2 f"}.get(last, "")
         return ""
 
     def is_operand(self, node) -> bool:

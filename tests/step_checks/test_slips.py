@@ -64,9 +64,9 @@ SLIPS = [
     (8, "8.16", "p_t = tl.where(keep, p_t, 0.0)", "p_t *= keep", "0 * inf is NaN"),
     # borders
     (9, "9.16", "minimum(start_n + window_size", "minimum(start_n + BLOCK_N - 1 + window_size",
-     "`outer` is counted from the tile's youngest key"),
+     "`outer` is computed from the tile's youngest key"),
     (9, "9.16", "tl.minimum(inner - 1 + window_size", "tl.minimum(start_n + window_size",
-     "`last` is counted from the tile's oldest key"),
+     "`last` is computed from the tile's oldest key"),
     # lengths and offsets in place of ends and addresses
     (1, "1.1", "start_m + torch.arange(q.shape[-2], device", "torch.arange(start_m, q.shape[-2], "
      "device", "ends before q.shape[-2]: the second argument is an end, not a length. Write "
