@@ -101,14 +101,22 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
     if clock.is_over():
         return "timeout", f"{clock.words()} in {place}, {unrun}"
     if (check.diagnosis or {}).get("id") == "blank-step":
-        step = check.diagnosis["step"]
-        return "crashed", f"the other cases wait for {f'step {step}' if step else 'it'}."
+        return "crashed", f"the other cases wait for {_blank(context, check.diagnosis['step'])}."
     if context.options.may_stop and context.result.red and (
             check.group == "robust" and check.outcome not in ("pass", "skipped")):
         return check.outcome, "the rest was not run."
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
     return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None
+
+
+def _blank(context: GradingContext, step: str | None) -> str:
+    """The blank steps of a file, in words.  step: the one that a case ran into, if it has one."""
+    *others, last = context.file.blank_steps or (step,)
+    if not others:
+        return f"step {last}" if last else "it"
+    return f"steps {', '.join(others)} and {last}" if len(others) < 3 else \
+        f"its {len(others) + 1} blank steps, from {others[0]} on"
 
 
 class Waiting:

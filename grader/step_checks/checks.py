@@ -32,10 +32,11 @@ PLACED = 3  # the most red steps whose mistake is searched for by changes
 TRIES = 100  # the most changes of a step whose mistake has a name, to find its line
 SEARCH_SECONDS = 20.0  # of CPU time for the search in one step, which mostly ends by its MOST
 THOROUGH = 10  # --step searches so many times longer
-# Names that do not say where the mistake is.
-PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
-             "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
-             "alpha-in-another-base")
+# Names of what was seen, not of a cause; names that do not say where the mistake is.
+SEEN_ONLY = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
+             "dot-shapes")
+PLACELESS = (*SEEN_ONLY, "wrong-head", "no-pivot", "handed-wrongly", "result-dropped",
+             "alpha-in-another-base", "not-launched")
 REQUEST_SECONDS = 20.0  # for one step's examples; their CPU time has its own limit
 SECONDS = 2.0  # of CPU time for one example
 
@@ -354,7 +355,9 @@ class Runner:
             return light if change.makes or change.is_elsewhere_too else replace(
                 light, place=change.place)
         if change is None:
-            return replace(light, untried=self.longer(light.id)) if ended_early else light
+            told = light.says or light.mistake not in SEEN_ONLY
+            return light if told or not ended_early else replace(
+                light, untried=self.longer(light.id))
         return replace(light, mistake=light.mistake or change.id, place=change.place,
                        change=change.words)
 

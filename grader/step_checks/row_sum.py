@@ -224,7 +224,8 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
             got, kernel = left.programs[0][name], f"_{name}_kernel"
             if value is not None and kernel not in launched:
                 return Wrong((f"{kernel} is not launched, and {name} needs it: write "
-                              f"{kernel}[grid](...), the arguments included.",), name=name)
+                              f"{kernel}[grid](...), the arguments included.",),
+                             id="not-launched", name=name)
             if value is not None and got is None:
                 return Wrong((f"{name} is None: it must be the tensor that {kernel} fills.",),
                              name=name, want=f"a tensor of shape {value.shape}", got="None")

@@ -1045,6 +1045,12 @@ def test_a_search_that_tried_everything_does_not_say_that_more_exists(with_chang
     assert light.light == "wrong" and not light.says and not light.untried
 
 
+def test_under_a_cause_that_is_told_no_search_is_offered(with_changes):
+    source = solved(2).replace("(grid_m * grid_n,)", "(grid_m, grid_n)")
+    said = lights(source, 2)["2.6"].lines
+    assert "numbered along one axis" in said[0] and len(said) == 1
+
+
 def test_step_searches_longer_than_a_run_of_the_stage(with_changes, monkeypatch):
     monkeypatch.setattr(repair, "MOST", 8)
     source = solved(3).replace("(start + i < N)", "(i < N)")
