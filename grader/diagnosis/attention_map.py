@@ -25,7 +25,11 @@ TILE = {1: 128}  # as in the lesson; 64 in other stages
 
 @dataclass(frozen=True)
 class Matrix:
-    """The weights of one query head, (N, keys) in float64: the right ones, and those found."""
+    """The weights of one query head, (N, keys) in float64: the right ones, and those found.
+
+    every: those found of all query heads, (HQ, N, keys), in a forward; of(h, kv): scores and right
+    weights of query head h if it reads key/value head kv; sink: the head's sink logit, or -inf.
+    """
 
     case: Case
     head: int
@@ -33,7 +37,13 @@ class Matrix:
     found: torch.Tensor
     keep: torch.Tensor  # bool: which keys each query should see
     scores: torch.Tensor  # of all pairs, hidden or not
-    backward: bool = False
+    every: torch.Tensor | None
+    of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
+    sink: float
+
+    @property
+    def backward(self) -> bool:
+        return self.every is None
 
     @property
     def wrong(self) -> torch.Tensor:
@@ -83,21 +93,33 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
     got = ask(built)
     if got is None:
         return None
+    every = None
     if backward:  # (B, keys, D), entry b holds the queries from b D on -> (queries, keys)
-        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N]
+        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N].double()
     else:
-        found = torch.cat(list(got["o"][:, head]), 1)[:, :case.n_keys]
+        every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
+        found = every[head]
     keep = reference.keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
     scale = case.D**-0.5 if case.scale is None else case.scale
-    q, k = built.tensors["q"][0, head].double(), built.tensors["k"][0, kv].double()
-    scores = q @ k.T * scale
-    s = scores.masked_fill(~keep, -torch.inf)
-    if case.sink_logits:
-        sink = built.tensors["sink_logits"].double()[head].expand(case.N, 1)
-        expected = torch.softmax(torch.cat([s, sink], 1), 1)[:, :-1]
-    else:
-        expected = torch.softmax(s, 1)
-    return Matrix(case, head, expected, found.double(), keep, scores, backward)
+    sinks = built.tensors["sink_logits"].double() if case.sink_logits else torch.full(
+        (case.HQ,), -torch.inf, dtype=torch.float64)
+
+    def of(h: int, kv: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = built.tensors["q"][0, h].double() @ built.tensors["k"][0, kv].double().T * scale
+        s = scores.masked_fill(~keep, -torch.inf)
+        sink = sinks[h].expand(case.N, 1)
+        return scores, torch.softmax(torch.cat([s, sink], 1), 1)[:, :-1]
+
+    scores, expected = of(head, kv)
+    return Matrix(case, head, expected, found, keep, scores, every, of, float(sinks[head]))
+
+
+def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:
+    """The matrix of such a call with more tiles, the last one cut, and a window of several."""
+    case, N = matrix.case, 260 * TILE.get(matrix.case.stage, 64) // 64
+    case = replace(case, N=N, NK=None if case.NK is None else N, window=case.window and 100,
+                   sinks=case.sinks and 70)
+    return read(ask, case, matrix.head, longest=N)
 
 
 def describe(matrix: Matrix) -> tuple[str, str] | None:

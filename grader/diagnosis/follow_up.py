@@ -14,7 +14,7 @@ from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.stages import Stage
 from grader.course.trace import kept_in_16_bits
-from grader.diagnosis import attention_map, drawing
+from grader.diagnosis import attention_map, drawing, suspects
 from grader.diagnosis.deduce import deduce
 from grader.diagnosis.describe import Finding, describe, locate
 from grader.diagnosis.isolating import Thing, in_words, isolate
@@ -57,12 +57,15 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                 return None
 
         samples, things, matrix = Samples(sample, ask, options.device), [], None
+        mistake = "", "", ""
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
         if red and (options.show or options.plot):  # to draw it: a plain case is small
             samples.answer(general(case))
         if not stage.sums_rows and (not known or options.show or options.plot):
             matrix = _matrix(samples)
+            if matrix is not None and not known:
+                mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
     said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
@@ -73,7 +76,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     elif finding.id == "another-tensor":
         diagnosis = {"id": "pattern-another-tensor", "kind": "pattern", "text": finding.seen}
     else:
-        finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
+        finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, mistake,
+                                                 failures)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
@@ -103,8 +107,8 @@ def _patience(session: Session):
 
 
 def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
-          matrix: attention_map.Matrix | None, failures):
-    """All that was seen, where no step is red.
+          matrix: attention_map.Matrix | None, mistake: tuple[str, str, str], failures):
+    """All that was seen, where no step is red.  mistake: as suspects.name() has it.
 
     -> the finding, with the places that are left; sentences, the most telling first; what to try;
     the JSON.
@@ -124,7 +128,12 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     if finding.places:  # the place says more than a hint
         advice = ""
     record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
-    if seen:
+    id, words, rule = mistake
+    if id:
+        record = {"id": id, "kind": "seen", "text": words}
+        said = (f"{words}.", f"All weights of a small case ({matrix.label}) are as this mistake "
+                "makes them. --show draws them.", *[f"the rule: {rule}."] * bool(rule), *said)
+    elif seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
     if len(things) == 1:

@@ -1,0 +1,232 @@
+"""Names the mistake that, made in a whole call, gives just the attention matrix that was found.
+
+The mistakes are those that step_checks/ knows by name: of a mask, a loop, a tile's online softmax,
+the scale, the heads.  Each is carried out on the scores of the call, with tiles of every size.  A
+name is said only where all weights of the call agree with it.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from math import isqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from grader.diagnosis.attention_map import Matrix
+from grader.step_checks import loops, named, phases, rows
+from grader.step_checks.examples import LOG2E
+from grader.step_checks.named import MASKS, UPDATES, Tile
+
+SIZES = (128, 64, 32, 16)  # of tiles
+Visits = list[tuple[int, bool]]  # first key of every tile, and whether it is masked
+
+
+class Suspect(NamedTuple):
+    """A mistake, (id, *more).  What is not changed is right.
+
+    loop: the tiles that a program visits, by its first query and the sizes of tiles; sees: the
+    mask, of queries, keys and the first ones of their tiles; hidden: the score of a hidden key;
+    factor, base: of the scores; update: as in named.UPDATES; end: the weights, of acc, l_i and m_i.
+    """
+
+    mistake: tuple
+    loop: Callable[[int, int, int], Visits | None] | None = None
+    sees: Callable | None = None
+    hidden: float = -np.inf
+    factor: float | None = None
+    base: float = 2.0
+    update: dict = {}
+    end: Callable = lambda acc, l_i, m_i: acc / l_i[:, None]
+
+
+def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str, str]:
+    """-> the mistake that fits, as its id, in words, and the rule that it breaks; "" where none
+    fits or more than two do.  longer: a matrix with more tiles, to tell several apart."""
+    fits = fitting(matrix)
+    more = longer() if len(_said(fits)) > 1 else None
+    if more is not None and bool(more.wrong.any()):
+        fits = [one for one in fits if one in fitting(more, fits)]
+    fits = [one for one in fits if not named.is_part(one[0])] or fits
+    said = _said(fits)
+    if not 0 < len(said) <= 2:
+        return "", "", ""
+    return fits[0][0], ", or ".join(said), named.words(*fits[0])[1] * (len(said) == 1)
+
+
+def _said(fits: list[tuple]) -> list[str]:
+    return list(dict.fromkeys(named.words(*one)[0] for one in fits))
+
+
+def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
+    """The mistakes, of these or of all, that give the matrix with tiles of some size."""
+    call = Call(matrix)
+    if matrix.backward or not np.isfinite(call.found).all():
+        return []
+    found = {}
+    for BM, BN in itertools.product(SIZES, SIZES):
+        for one in call.suspects() if max(BM, BN) < 2 * max(call.found.shape) else ():
+            if (only is None or one.mistake in only) and one.mistake not in found \
+                    and call.fits(one, BM, BN):
+                found[one.mistake] = None
+    return list(found) or call.heads()
+
+
+class Call:
+    """The call whose matrix was found."""
+
+    def __init__(self, matrix: Matrix):
+        case = matrix.case
+        self.matrix, self.case = matrix, case
+        self.found, self.expected = matrix.found.numpy(), matrix.expected.numpy()
+        self.keep, self.N = matrix.keep.numpy(), matrix.keep.shape[1]
+        self.scale = case.D**-0.5 if case.scale is None else case.scale
+        room = -(-self.N // 128) * 128 + 128  # keys past the end, read as 0
+        self.s = np.zeros((len(self.found), room))
+        self.s[:, :self.N] = matrix.scores.numpy() / self.scale
+        self.loops, self.wanted = functools.cache(self.loops), functools.cache(self.wanted)
+        self.eye, self.wrong = np.eye(room), matrix.wrong.any(1).nonzero().flatten().tolist()
+        self.given = {"N": self.N, "window_size": case.window, "sink_size": case.sinks}
+        self.kind = ("all_keys" if not case.is_causal else "causal" if case.window is None
+                     else "sinks" if case.sinks is not None else "window")
+
+    def agree(self, found: np.ndarray, weights: np.ndarray) -> bool:
+        """As Matrix.wrong has it."""
+        return bool((abs(found - weights) <= 1e-4 + 1e-3 * weights).all())
+
+    def heads(self) -> list[tuple[str]]:
+        """The mistakes of the heads that fit all of them."""
+        HQ, HKV, every, fits = self.case.HQ, self.case.HKV, self.matrix.every, []
+        for id, read in rows.HEADS.items():
+            wrong = [read(h, HQ, HKV) for h in range(HQ)]
+            if max(wrong) < HKV and wrong != [h // (HQ // HKV) for h in range(HQ)] and all(
+                    self.agree(every[h].numpy(), self.matrix.of(h, kv)[1].numpy())
+                    for h, kv in enumerate(wrong)):
+                fits.append((id,))
+        return fits
+
+    def suspects(self) -> Iterator[Suspect]:
+        """All mistakes that it may have."""
+        right, given = self.sees, self.given
+        for id, change in MASKS[self.kind].items():
+            for walk in (None, self.all_tiles):
+                for ends in (True, False):  # whether keys past the end are hidden all the same
+                    yield Suspect(_whole(id), walk, lambda q, k, m, n, change=change, ends=ends:
+                                  change(q, k, given) & ((k < self.N) | (not ends)))
+        yield Suspect(("query-positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k))
+        yield Suspect(("key-positions-of-the-tile",), sees=lambda q, k, m, n: right(q, k - n))
+        yield Suspect(("positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k - n))
+        for id in self.loops(0, 128, 16):
+            yield Suspect(_whole(id), lambda *where, id=id: self.loops(*where).get(id))
+        yield Suspect(("hidden-scores-zero",), hidden=0.0)
+        for id, factor in (("no-scale", 1.0), ("scale-twice", self.scale**2),
+                           ("no-log2e", self.scale / LOG2E), ("log2e-twice", self.scale * LOG2E),
+                           ("scale-rounded", 1 / isqrt(self.case.D))):
+            yield Suspect((id,), factor=factor)
+        for id, update in UPDATES.items():
+            for base in (2.0, np.e):
+                yield Suspect(_whole(id), update=update, base=base)
+        if self.matrix.sink > -np.inf:
+            yield Suspect(("sink-logits-ignored",))
+        yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
+        yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
+
+    def sees(self, query, key):
+        """The right mask."""
+        age, case = query - key, self.case
+        if not case.is_causal:
+            return key < self.N
+        near = (age >= 0) & (age < (case.window or self.N + 1))
+        return near | (age >= 0) & (key < (case.sinks or 0))
+
+    def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
+        """Of a loop that leaves out none, and masks all."""
+        return [(at, True) for at in range(0, self.N, BN)]
+
+    def loops(self, start: int, BM: int, BN: int) -> dict[object, Visits]:
+        """Wrong loops of one program by the name of the mistake."""
+        right = self.wanted(start, BM, BN)
+        example = {"N": self.N, "BLOCK_M": BM, "BLOCK_N": BN, "CAUSAL": self.case.is_causal,
+                   "start_m": start}
+        if self.kind in ("window", "sinks"):
+            example = loops.windowed(example, self.case.window)
+        if self.kind == "sinks":
+            example |= {"sink_size": self.case.sinks}
+        needs, found = dict(right), {}
+        if right:
+            tiles, found = phases.others(right, example, start if self.case.is_causal else None)
+            if self.case.window is not None:
+                tiles["first-window-tile-skipped", "rounded up"] = [
+                    at for at, _ in right if at >= start - self.case.window + 1]
+            for id, begins in tiles.items():  # of two visits only the first is masked
+                found[id] = [(at, needs.get(at, True) and at not in begins[:i])
+                             for i, at in enumerate(begins)]
+        parts = loops.parts(example, example)
+        for part in parts:
+            begin, end, said = part.tiles.start, part.tiles.stop, part.said
+            rest = [(at, one.masked) for one in parts if one is not part for at in one.tiles]
+            for id, changed in {
+                    ("phase-left-out", said): range(0),
+                    ("phase-too-short", said, "a tile"): range(begin, end - BN, BN),
+                    ("phase-too-short", said, "a key"): range(begin, end - 1, BN),
+                    ("phase-too-late", said): range(begin + BN, end, BN),
+                    ("phase-too-long", said, "a tile"): range(begin, end + BN, BN),
+                    ("phase-too-long", said, "a key"): range(begin, end + 1, BN),
+                    ("phase-too-early", said): range(max(begin - BN, 0), end, BN)}.items():
+                found[id] = rest + [(at, part.masked) for at in changed]
+            own = [(at, part.masked) for at in part.tiles]
+            found["phase-twice", said] = rest + own + own
+            found["phase-unmasked", said] = rest + [(at, False) for at in part.tiles]
+        return found
+
+    def wanted(self, start: int, BM: int, BN: int) -> Visits:
+        """The tiles that a program must visit."""
+        tiles = []
+        for at in range(0, self.N, BN):
+            pairs = self.keep[start:start + BM, at:at + BN]
+            if pairs.any():
+                tiles.append((at, not pairs.all() or at + BN > self.N))
+        return tiles
+
+    def fits(self, one: Suspect, BM: int, BN: int) -> bool:
+        """Whether the mistake, with tiles of BM queries and BN keys, gives the weights found."""
+        def right(first: int, end: int, start: int) -> bool:
+            weights = self.program(one, start, BM, BN, slice(first, end))
+            return weights is not None and self.agree(self.found[first:end], weights)
+
+        begins = range(0, len(self.found), BM)
+        with np.errstate(all="ignore"):
+            if one.mistake != ("max-over-the-block",):  # first a few rows, for most do not fit
+                for row in (self.wrong[0], self.wrong[len(self.wrong) // 2], self.wrong[-1]):
+                    if not right(row, row + 1, row // BM * BM):
+                        return False
+            return all(right(at, min(at + BM, len(self.found)), at) for at in begins)
+
+    def program(self, one: Suspect, start: int, BM: int, BN: int, these: slice
+                ) -> np.ndarray | None:
+        """The weights of one program's queries, of these rows, (queries, keys)."""
+        visits = self.wanted(start, BM, BN) if one.loop is None else one.loop(start, BM, BN)
+        s = self.s[these]
+        factor = (self.scale if one.factor is None else one.factor) / np.log(one.base)
+        query = np.arange(these.start, these.stop)[:, None]
+        sink = -np.inf if one.mistake == ("sink-logits-ignored",) else self.matrix.sink
+        m_i = np.full(len(s), sink / np.log(one.base), np.float32)
+        l_i, acc = np.full(len(s), float(sink > -np.inf)), np.zeros_like(s)
+        for at, masked in visits or []:
+            if not 0 <= at <= s.shape[1] - BN:
+                return None
+            key, tile = np.arange(at, at + BN), s[:, at:at + BN]
+            if masked:
+                keep = self.sees(query, key) if one.sees is None else one.sees(
+                    query, key, start, at)
+                tile = np.where(keep, tile, one.hidden)
+            left = Tile(tile, m_i, l_i, acc, self.eye[at:at + BN], factor, one.base,
+                        one.update).left
+            m_i, l_i, acc = left["m_new"], left["l_i"], left["acc"]
+        weights = one.end(acc, l_i, m_i)[:, :self.N]
+        return weights if np.isfinite(weights).all() else None
+
+
+def _whole(id: str | tuple) -> tuple:
+    """(id, *more)."""
+    return id if isinstance(id, tuple) else (id,)
