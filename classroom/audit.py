@@ -64,7 +64,7 @@ def files(results: Path, run: dict[str, str], given: dict[str, Path | None],
     given: policy, cases, overrides; stands: a student's key -> the last report, perhaps under
     another key.
     """
-    keys = {old["key"]: key for key, old in stands.items()}
+    keys = {plain(old["key"]): plain(key) for key, old in stands.items()}
     history = [row | {"key": keys.get(row["key"], row["key"])}
                for row in _rows(results / HISTORY_FILE)]
     history += [row | {"date": run["date"], "commit": run["commit"]}
@@ -98,7 +98,7 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
         last.setdefault(row["key"], {})[row["what"]] = row["after"]
     found = []
     for report in reports:
-        key, old, reasons = report["key"], stands.get(report["key"]), []
+        key, old, reasons = plain(report["key"]), stands.get(report["key"]), []
         for what, was, after in moved(last.get(key, {}), grades(report)):
             if what[1:].isdigit():
                 reasons.append(reason := _why(old, report, was, int(what[1:])))

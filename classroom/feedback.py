@@ -46,7 +46,7 @@ def pages(report: dict) -> dict[str, bytes]:
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
     left = [] if report["refused"] else [
         f"P{stage['stage']} is {book.WORDS[stage['outcome']]}" for stage in for_a_person(report)]
-    left += [f"it is {why.rpartition(': ')[0]}" for why in report["held"]]
+    left += [f"your submission is {why.rpartition(': ')[0]}" for why in report["held"]]
     points = None if report["points"] is None else \
         "{points:g} points of {max_points:g}".format_map(report)
     return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text, left=left,

@@ -538,6 +538,18 @@ def test_a_sum_that_changes_alone_has_a_reason_too(grade, options, tmp_path):
             and row[1] == "P2"} == {"the stage is not graded any more"}
 
 
+def test_no_cell_of_the_audit_is_a_formula(grade, tmp_path):
+    make(tmp_path / "in", {"=1+1": {2: "pass # e"}})
+    assert grade() == 0
+    make(tmp_path / "in", {"=1+1": {2: "wrong # e"}})
+    assert grade("--yes") == 0
+    rows = history(tmp_path)
+    assert [row[:4] for row in rows if "=1+1" in row[0]] == [
+        ("'=1+1", what, *grades) for grades in (("", "100 of 100"), ("100 of 100", "0 of 100"))
+        for what in ("P2", "all")]
+    assert ",=" not in (tmp_path / "out/audit/history.csv").read_text()
+
+
 def test_a_run_that_is_killed_is_in_the_audit_with_its_tables(grade, options, tmp_path,
                                                               monkeypatch):
     def killed(self):
