@@ -1,6 +1,6 @@
 """The exercises and their answers: python -m guide.questions writes exercises.json from them.
 
-Students get that file.  It has the questions, an explanation of three usual wrong answers, and
+Students get that file.  It has the questions, explanations of three common wrong answers each, and
 hashes in place of the right and wrong numbers.
 """
 
@@ -55,7 +55,7 @@ def _state(scores, tile=2):
 
 exercise(
     "0.1",
-    "A GPU has 132 multiprocessors, each holds 2 programs of a kernel at a time. The grid has "
+    "A GPU has 132 multiprocessors, and each holds 2 programs of a kernel at a time. The grid has "
     "600 programs of equal length. In how many waves do they run, and how many programs are in "
     "the last wave?",
     lambda: (3, 72), "264 run side by side: 264 + 264 + 72.",
@@ -68,7 +68,7 @@ exercise(
     "products take, and how many MiB does the score matrix take?",
     lambda: (4 * 4096**2 * 64 / 1e9, 4096**2 * 2 / 2**20),
     "Two products of 2 N² D each are 4 N² D; N² numbers of 2 bytes.",
-    (lambda: (2 * 4096**2 * 64 / 1e9, 32), "That is one product: Q Kᵀ. P V takes as much again."),
+    (lambda: (2 * 4096**2 * 64 / 1e9, 32), "That is one product: q kᵀ. P v takes as much again."),
     (lambda: (4 * 4096**2 * 64 / 1e9, 16), "That counts numbers: a bfloat16 has 2 bytes."),
     (lambda: (4 * 4096**2 * 64 / 1e9, 64), "A bfloat16 has 2 bytes, not 4."))
 exercise(
@@ -95,13 +95,13 @@ exercise(
     "lanes of the last one are switched off?",
     lambda: (3, 84), "cdiv(300, 128) = 3; the last one covers 256 ... 383, and 300 ... 383 are "
     "outside.",
-    (lambda: (2, 84), "Round up: with two programs nobody computes elements 256 ... 299."),
+    (lambda: (2, 84), "Round up: with two programs, elements 256 ... 299 are never computed."),
     (lambda: (3, 44), "44 lanes are inside; the others are switched off."),
     (lambda: (3, 83), "300 ... 383 are 84 numbers: both ends count."))
 exercise(
     "2.2",
     "x is a float16 view of shape (M, N) = (100, 50) with strides (1, 100). How many elements "
-    "after the first does x[3, 7] lie?",
+    "after the first is x[3, 7]?",
     lambda: (703,), "3 · 1 + 7 · 100.",
     (lambda: (157,), "That assumes contiguous rows: 3 · 50 + 7. Use the strides."),
     (lambda: (307,), "Rows and columns are exchanged: the row index takes the first stride."),
@@ -113,7 +113,7 @@ exercise(
     lambda: (256, 200), "56 keys that do not exist score 0, and exp(0) = 1 each.",
     (lambda: (200, 200), "A score of 0 is a weight of 1, not of 0."),
     (lambda: (264, 200), "Four tiles of 64 hold 256 keys, 56 of them outside."),
-    (lambda: (256, 192), "The whole tiles hold 192 keys, and 8 more lie in the last one."))
+    (lambda: (256, 192), "The whole tiles hold 192 keys, and 8 more are in the last one."))
 exercise(
     "3.2",
     "In base 2, a row ends with m_i = 3 and l_i = 4. What is lse, as a natural logarithm?",
@@ -131,8 +131,8 @@ exercise(
     (lambda: (36, 36), "Left of the diagonal every query sees every key: no mask there."))
 exercise(
     "4.2",
-    "N = 100, tiles of 64, causal. In the second diagonal tile, how many of the 64 · 64 places "
-    "lie in existing rows and are seen?",
+    "N = 100, tiles of 64, causal. In the second diagonal tile, how many of the 64 · 64 pairs "
+    "have an existing query and are visible?",
     lambda: (36 * 37 / 2,), "Rows 64 … 99 exist; row r of the tile sees r + 1 of its keys.",
     (lambda: (64 * 65 / 2,), "Rows 100 … 127 do not exist."),
     (lambda: (36 * 35 / 2,), "A query sees itself: the diagonal counts."),
@@ -166,16 +166,16 @@ exercise(
     "How many pairs of query and key are visible with N = 1000 and W = 10?",
     lambda: (10 * 11 / 2 + 990 * 10,), "The first 10 queries see 1, 2, …, 10 keys, the others 10.",
     (lambda: (10000,), "The first queries have fewer than 10 keys before them."),
-    (lambda: (11 * 12 / 2 + 989 * 11,), "The window counts the query itself: W keys, not W + 1."),
-    (lambda: (9 * 10 / 2 + 991 * 9,), "The query itself is one of the W keys, which makes 10."))
+    (lambda: (11 * 12 / 2 + 989 * 11,), "The window includes the query's own key: W keys, not W + 1."),
+    (lambda: (9 * 10 / 2 + 991 * 9,), "The query's own key is one of the W keys, which makes 10."))
 exercise(
     "7.1",
     "W = 4, Z = 3 sinks. How many keys does query 5 see, and how many does query 9?",
     lambda: (6, 7), "Query 5: sinks 0, 1, 2 and the window 2, 3, 4, 5: key 2 counts once. "
     "Query 9: 0, 1, 2 and 6, 7, 8, 9.",
     (lambda: (7, 7), "Key 2 is a sink and in the window of query 5: it counts once."),
-    (lambda: (4, 4), "The sinks stay visible beside the window."),
-    (lambda: (6, 8), "The window counts the query itself: 6, 7, 8, 9."))
+    (lambda: (4, 4), "The sinks stay visible in addition to the window."),
+    (lambda: (6, 8), "The window includes the query's own key: 6, 7, 8, 9."))
 exercise(
     "7.2",
     "Tiles of 64, W = 128, Z = 100 sinks, the query tile at 192. Where does the sinks' phase end, "
@@ -207,8 +207,8 @@ exercise(
     lambda: (math.log(4), 0.5), "exp(ln 2) + 1 + 1 = 4.",
     (lambda: (math.log(2), 1), "The sink's weight belongs to the denominator."),
     (lambda: (math.log(2 + math.log(2)), 2 / (2 + math.log(2))),
-     "The logit joins as exp(logit), as every score."),
-    (lambda: (math.log(4), 1), "The row sums to 1 with the sink's own weight; without it to less."))
+     "The logit joins as exp(logit), like every score."),
+    (lambda: (math.log(4), 1), "The row sums to 1 with the sink's own weight; without it, to less."))
 exercise(
     "9.2",
     "That query has o = 3 and do = 2, D = 1. What does it add to the gradient of the sink logit?",
