@@ -166,7 +166,7 @@ exercise(
     "How many pairs of query and key are visible with N = 1000 and W = 10?",
     lambda: (10 * 11 / 2 + 990 * 10,), "The first 10 queries see 1, 2, …, 10 keys, the others 10.",
     (lambda: (10000,), "The first queries have fewer than 10 keys before them."),
-    (lambda: (11 * 12 / 2 + 989 * 11,), "The window includes the query's own key: W keys, not W + 1."),
+    (lambda: (11 * 12 / 2 + 989 * 11,), "The window includes the query's own key: W keys in all."),
     (lambda: (9 * 10 / 2 + 991 * 9,), "The query's own key is one of the W keys, which makes 10."))
 exercise(
     "7.1",
@@ -208,7 +208,7 @@ exercise(
     (lambda: (math.log(2), 1), "The sink's weight belongs to the denominator."),
     (lambda: (math.log(2 + math.log(2)), 2 / (2 + math.log(2))),
      "The logit joins as exp(logit), like every score."),
-    (lambda: (math.log(4), 1), "The row sums to 1 with the sink's own weight; without it, to less."))
+    (lambda: (math.log(4), 1), "The row sums to 1 only with the sink's own weight."))
 exercise(
     "9.2",
     "That query has o = 3 and do = 2, D = 1. What does it add to the gradient of the sink logit?",
