@@ -160,10 +160,10 @@ def _stages(text: str) -> list[int]:
 def grade(arguments, wanted: dict) -> int:
     """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
     of class.toml."""
-    from classroom import audit, machine, policy, standing
+    from classroom import audit, grades, machine, standing
     from classroom.batch import Batch
-    from classroom.book import reports, student_report, undecided
     from classroom.gather import gather
+    from classroom.reports import read_reports, student_report, undecided
     from classroom.store import Settings, Store, check_ours
     from grader.assignment import record
 
@@ -177,17 +177,17 @@ def grade(arguments, wanted: dict) -> int:
     tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
     listed = " and ".join(table.name for table in tables)
     present = gather(arguments.submissions, *tables)
-    earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
+    earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(present, earlier, arguments.out)
-    worth = policy.read(arguments.policy)
+    worth = grades.read(arguments.policy)
     standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in
     elif listed:
         students = standing.absent(students, arguments.submissions, tables[-1].name, worth)
-    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
+    overrides = grades.by_student(grades.read_overrides(arguments.overrides), students, stages,
                                   worth)
-    gone = {policy.one(word, students, "--forget").key: word for word in arguments.forget}
+    gone = {grades.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():
         if kept.pop(key, True):
             raise ValueError("--forget: want somebody who is neither in SUBMISSIONS nor on the "
@@ -207,7 +207,7 @@ def grade(arguments, wanted: dict) -> int:
     for key in gone:
         audit.forget(arguments.out, key, names[key])
         standing.forget(arguments.out, key)
-    counting = {student.key: policy.that_count(student, worth.late) for student in students}
+    counting = {student.key: grades.that_count(student, worth.late) for student in students}
     standing.grade_again(arguments.again, students, counting, arguments.out)
     if arguments.slurm:
         return spread(arguments)
@@ -249,9 +249,9 @@ def grade(arguments, wanted: dict) -> int:
             made = []
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
-                policy.apply(report, worth, overrides.get(student.key, []))
+                grades.apply(report, worth, overrides.get(student.key, []))
                 made.append((each, report))
-            best, report = max(reversed(made), key=lambda found: policy.at_most(found[1]))
+            best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
             chosen[student.key] = best.files
             return report | {"key": student.key}
 
@@ -316,7 +316,7 @@ def grade(arguments, wanted: dict) -> int:
 def spread(arguments, cluster: str = "slurm") -> int:
     """Run `grade --slurm`: wait for the tasks, which write the tables."""
     from classroom import slurm
-    from classroom.book import reports, to_look_at
+    from classroom.reports import read_reports, to_look_at
 
     progress = Progress()
     try:
@@ -329,7 +329,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
     unsettled = "no tables were written"
     if len(failed) < arguments.slurm and (arguments.out / "grades.csv").is_file():
         unsettled = next((f"something of {report['student']} is not settled"
-                          for report in reports(arguments.out) if to_look_at(report)), "")
+                          for report in read_reports(arguments.out) if to_look_at(report)), "")
     progress.line(f"{unsettled}; the same command goes on." if unsettled else
                   f"Everything is in {arguments.out}: summary.html, grades.csv, junit.xml, "
                   "students/")
@@ -342,7 +342,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     summary.page()."""
     from classroom import feedback, summary
     from classroom.alike import alike
-    from classroom.book import as_json, grades, junit, to_look_at
+    from classroom.reports import as_json, grades_csv, junit, to_look_at
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
@@ -353,7 +353,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
         for kind, contents in kinds.items():
             store.write(store.folder / "feedback" / f"{key}.{kind}", contents)
     store.write(store.folder / "feedback.zip", feedback.packed(reports, made))
-    store.write(store.folder / "grades.csv", grades(reports))
+    store.write(store.folder / "grades.csv", grades_csv(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
@@ -372,13 +372,13 @@ def write(students, stages, reports, store, progress, interrupted: bool,
 def book(arguments) -> int:
     """Run `gradebook`."""
     from classroom import gradebook
-    from classroom.book import reports, undecided
+    from classroom.reports import read_reports, undecided
     from classroom.store import put
 
     _check_positive(arguments, "scale")
     if arguments.scale and not (arguments.canvas or arguments.moodle):
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
-    graded = reports(arguments.results)
+    graded = read_reports(arguments.results)
     settings.check(arguments.results, graded)
     files_made, said = filled(arguments, arguments.results, graded[0]["max_points"], graded)
     if arguments.nbgrader:

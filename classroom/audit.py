@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import roster
-from classroom.book import plain, undecided
+from classroom.reports import plain, undecided
 from classroom.settings import TABLES
 from classroom.standing import grades, moved
 from classroom.store import Store, note

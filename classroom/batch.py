@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from classroom.book import unconfirmed, without_checks
 from classroom.child import USAGE, Child
 from classroom.gather import Submitted
 from classroom.machine import Machine
+from classroom.reports import unconfirmed, without_checks
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
 from grader.judge.points import SHARES

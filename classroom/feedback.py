@@ -11,15 +11,15 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from classroom import book
-from classroom.book import EMPTY, explanation, for_a_person
 from classroom.pages import rendered, zipped
+from classroom.reports import EMPTY, UNSETTLED, explanation, for_a_person
+from classroom.reports import WORDS as OUTCOMES
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.drawings import svg
 from grader.page import pictures
 from grader.report import overview
 
-WORDS = {name: words for name, words in book.WORDS.items() if name not in book.UNSETTLED} | {
+WORDS = {name: words for name, words in OUTCOMES.items() if name not in UNSETTLED} | {
     "rejected": "rejected: a person will look at it", "missing": "no file was handed in",
     "refused": "the file was not taken"}
 LATER = "not settled yet; that is not because of your file"
@@ -34,7 +34,7 @@ def pages(report: dict) -> dict[str, bytes]:
         failed = stage["outcome"] not in ("pass", "missing")
         red = [step["id"] for step in steps if step["light"] == "wrong"]
         stages.append(stage | {
-            "word": (book.WORDS if "override" in stage else WORDS).get(stage["outcome"], LATER),
+            "word": (OUTCOMES if "override" in stage else WORDS).get(stage["outcome"], LATER),
             "settled": stage not in for_a_person(report),
             "lights": [f"{step['id']} {step['light']}" for step in steps
                        if step["light"] != "none"],
@@ -45,7 +45,7 @@ def pages(report: dict) -> dict[str, bytes]:
             "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
     left = [] if report["refused"] else [
-        f"P{stage['stage']} is {book.WORDS[stage['outcome']]}" for stage in for_a_person(report)]
+        f"P{stage['stage']} is {OUTCOMES[stage['outcome']]}" for stage in for_a_person(report)]
     left += [f"your submission is {why.rpartition(': ')[0]}" for why in report["held"]]
     points = None if report["points"] is None else \
         "{points:g} points of {max_points:g}".format_map(report)

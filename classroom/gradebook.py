@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from classroom import roster
-from classroom.book import EMPTY, plain
+from classroom.reports import EMPTY, plain
 from classroom.verdicts import verdicts
 from grader.text import escape
 

@@ -8,7 +8,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from classroom import policy
+from classroom import grades
 from classroom.pages import zipped
 from grader.assignment import record
 from grader.assignment.record import ROOT
@@ -25,7 +25,7 @@ def course(stages: list[int], minutes: float, given: Path | None, cases: Path | 
     invalid, or there are too few minutes."""
     if not 2 <= minutes < float("inf"):
         raise ValueError(f"--minutes: want 2 or more; got {minutes:g}")
-    policy.read(given)
+    grades.read(given)
     if cases:
         own_cases.read(cases)
     files = record.engine() | {

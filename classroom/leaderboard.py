@@ -11,11 +11,12 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from classroom import book, roster
+from classroom import roster
 from classroom.batch import standard_case
 from classroom.child import Child
 from classroom.machine import Machine
 from classroom.pages import rendered
+from classroom.reports import plain, read_reports
 from grader.host import files
 
 QUIET = ("amber brisk calm clear deep early fair green keen lunar merry noble quiet rapid silver "
@@ -29,7 +30,7 @@ def entries(results: Path) -> list[dict]:
     """All stages that passed and were timed, with the student's name.  Raises ValueError: there are
     no students in the folder."""
     found = []
-    for report in book.reports(results):
+    for report in read_reports(results):
         for stage in report["stages"]:
             times = stage["benchmark"]
             if stage["outcome"] == "pass" and times and times["ms"] and stage.get("timing"):
@@ -76,13 +77,13 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
              if name not in taken)
     aliases |= {student: next(names) for student in sorted(set(students) - set(aliases))}
     files.replace(path, roster.written([("student", "alias"), *(
-        map(book.plain, pair) for pair in sorted(aliases.items()))]), 0o600)
+        map(plain, pair) for pair in sorted(aliases.items()))]), 0o600)
     return aliases
 
 
 def _bare(cell: str) -> str:
     """Undo plain()."""
-    return cell[1:] if cell.startswith("'") and book.plain(cell[1:]) != cell[1:] else cell
+    return cell[1:] if cell.startswith("'") and plain(cell[1:]) != cell[1:] else cell
 
 
 def read_verified(results: Path) -> dict[str, dict]:

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster, store
-from classroom.book import EMPTY, for_a_person
 from classroom.gather import Submitted
-from classroom.policy import Policy, one
+from classroom.grades import Policy, one
+from classroom.reports import EMPTY, for_a_person
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 

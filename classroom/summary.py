@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom.alike import Alike
-from classroom.book import UNSETTLED, WORDS, explanation, is_graded, named, to_look_at
 from classroom.pages import rendered
+from classroom.reports import UNSETTLED, WORDS, explanation, is_graded, named, to_look_at
 from grader.host.doctor import CLOSED
 from grader.report.screen import HELD
 

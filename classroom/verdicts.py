@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from classroom.book import explanation, named
+from classroom.reports import explanation, named
 from grader.assignment.record import grader_of
 
 

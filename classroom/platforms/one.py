@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from classroom import policy
+from classroom import grades
 from classroom.batch import fault
-from classroom.book import stage_report
 from classroom.child import Child
 from classroom.gather import Submitted, one
+from classroom.reports import stage_report
 from classroom.store import Unit
 from grader.assignment.record import ROOT, sha256, version
 
@@ -33,7 +33,7 @@ class Kit:
 
     stages: tuple[int, ...]
     seconds: float
-    worth: policy.Policy
+    worth: grades.Policy
 
 
 def packed() -> Kit:
@@ -41,7 +41,7 @@ def packed() -> Kit:
     given = json.loads((ROOT / "kit.json").read_bytes())
     path = ROOT / "policy.toml"
     return Kit(tuple(given["stages"]), given["seconds"],
-               policy.read(path if path.is_file() else None))
+               grades.read(path if path.is_file() else None))
 
 
 def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Path],
@@ -121,7 +121,7 @@ class _Grading:
                     "Not graded yet.")
         made = {"stages": stages, "grader": version(), "notes": list(self.student.notes),
                 "handed_in": None, "marked_late": False, "seconds": time.monotonic() - self.start}
-        policy.apply(made, self.kit.worth)
+        grades.apply(made, self.kit.worth)
         self.write(made)
         return made
 

@@ -100,8 +100,8 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
     """Grade all stages of a class.  -> student -> report."""
     from dataclasses import replace
 
-    from classroom import policy
-    from classroom.book import student_report
+    from classroom import grades
+    from classroom.reports import student_report
 
     students = gather(submissions)
     machine = Machine(gpus, "a GPU", jobs, 2, 2.0)
@@ -113,7 +113,7 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
         reports = {student.name: student_report(student, list(range(1, 10)), store)
                    for student in students}
     for report in reports.values():
-        policy.apply(report, policy.Policy())
+        grades.apply(report, grades.Policy())
     return reports
 
 

@@ -6,16 +6,16 @@ import zipfile
 
 import numpy as np
 
-from classroom import feedback, policy
-from classroom.book import student_report
+from classroom import feedback, grades
 from classroom.gather import Submitted, gather
+from classroom.reports import student_report
 from classroom.roster import Person
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
 from grader.step_checks import evidence
 from grader.step_checks.examples import Example, difference
 from tests.classroom.classes import SETTINGS, make
-from tests.classroom.test_book import stage
+from tests.classroom.test_reports import stage
 
 AGAIN = "again: python autograder.py --p2 --seed 7 --case standard/one"
 STEPS = [{"id": "2.1", "light": "right", "mistake": None, "text": ""},
@@ -33,7 +33,7 @@ def reported(tmp_path, result: dict | None, overrides=(), **more) -> dict:
                 "stage": result | {"sha256": sha256(b"x")}, "device": "cpu", "torch": "2",
                 "triton": "3", "seed": 1, "alone": False, "timing": None})
         report = student_report(student, [2, 3], store)
-    policy.apply(report, policy.Policy(steps=0.3), list(overrides))
+    grades.apply(report, grades.Policy(steps=0.3), list(overrides))
     return report
 
 
@@ -91,14 +91,14 @@ def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
     assert "settled yet: your submission is marked as late, but " in late
     assert zipfile.ZipFile(io.BytesIO(feedback.packed(
         [fault], {"Otto Aber": pages}))).namelist() == []
-    given = policy.Override("Otto Aber", 2, 50.0, "shown in class")
+    given = grades.Override("Otto Aber", 2, 50.0, "shown in class")
     assert "Set by a person: shown in class" in feedback.pages(
         reported(tmp_path, WRONG, [given]))["html"].decode()
 
 
 def test_whose_files_were_refused_reads_so_and_who_handed_in_nothing_gets_no_page(tmp_path):
     near = {"refused": {2: "want problem_2.py; got problem2.py"}}
-    given = policy.Override("Otto Aber", 2, 50.0, "renamed by hand")
+    given = grades.Override("Otto Aber", 2, 50.0, "renamed by hand")
     reports = [reported(tmp_path, None, overrides, **more) | {"key": key}
                for key, overrides, more in (
                    ("near", [], near), ("settled", [given], near), ("nothing", [], {}),

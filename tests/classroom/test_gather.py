@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from classroom import gather as gathering
-from classroom import policy
+from classroom import grades
 from classroom.gather import file_name, gather
 from grader.assignment.record import ROOT
 from grader.assignment.submission import MAX_BYTES
@@ -418,7 +418,7 @@ def test_every_number_of_a_student_finds_them(tmp_path):
         "Participant 101,Anna Anderson,S1234,a@x,-\nParticipant 102,Ben,S99,b@x,-\n"
     anna, ben = gather(tmp_path / "class", listed(tmp_path, text))
     assert anna.files and anna.person.id == "101" and not ben.files
-    assert policy.one("s99", [anna, ben], "--overrides") is ben
+    assert grades.one("s99", [anna, ben], "--overrides") is ben
 
 
 def test_a_roster_as_excel_saves_it(tmp_path):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from classroom import batch, late, policy
+from classroom import batch, grades, late
 from classroom.gather import Submitted, gather
 from classroom.late import Late
 from tests.classroom import classes
@@ -29,7 +29,7 @@ def report(hours: float | None, marked_late: bool = False) -> dict:
     (None, 100.0, None)])
 def test_each_day_begun_costs_its_share_and_after_the_last_nothing_counts(hours, points, days):
     made = report(hours)
-    policy.apply(made, policy.Policy(late=RULES))
+    grades.apply(made, grades.Policy(late=RULES))
     assert (made["points"], made["late_days"]) == (points, days)
     assert bool(made["late"]) == bool(days)
 
@@ -42,27 +42,27 @@ def test_within_the_grace_period_nobody_is_late_and_after_it_the_deadline_counts
 
 def test_what_is_late_says_both_times_and_their_zones():
     made = report(25)
-    policy.apply(made, policy.Policy(late=RULES))
+    grades.apply(made, grades.Policy(late=RULES))
     assert made["late"].endswith(
         "(2026-12-01 13:00 UTC+0000; the deadline was 2026-11-30 12:00 UTC+0000)")
     made = report(25) | {"handed_in": "2026-12-01T14:00:00"}
-    policy.apply(made, policy.Policy(late=Late(DEADLINE.replace(tzinfo=None), days=2)))
+    grades.apply(made, grades.Policy(late=Late(DEADLINE.replace(tzinfo=None), days=2)))
     assert "2026-12-01 14:00 without a zone; the deadline was" in made["late"]
 
 
 @pytest.mark.parametrize(("hours", "rules", "words", "points", "days", "notes"), [
-    (25, RULES, [policy.Override("anna", 4, 95.0, "was ill")], 95.0, 2, []),  # not reduced
-    (None, RULES, [policy.Override("anna", 4, 95.0, "was ill")], 95.0, None, []),
-    (None, RULES, [policy.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
+    (25, RULES, [grades.Override("anna", 4, 95.0, "was ill")], 95.0, 2, []),  # not reduced
+    (None, RULES, [grades.Override("anna", 4, 95.0, "was ill")], 95.0, None, []),
+    (None, RULES, [grades.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
     (None, RULES, [], None, None, [late.UNKNOWN]),
     (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+0000")]),
     (1000, None, [], None, None, [late.UNKNOWN]),
     (None, None, [], None, None, [late.UNKNOWN]),
-    (None, None, [policy.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])
+    (None, None, [grades.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])
 def test_what_is_marked_late_by_unknown_days_has_no_points_until_a_person_says_them(
         hours, rules, words, points, days, notes):
     made = report(hours, marked_late=True)
-    policy.apply(made, policy.Policy(late=rules), words)
+    grades.apply(made, grades.Policy(late=rules), words)
     assert (made["points"], made["late_days"], made["notes"]) == (points, days, notes)
 
 
@@ -99,8 +99,8 @@ def handed_in(*hours: float) -> Submitted:
     ("best", (60, 70), ["anna~2"])])
 def test_of_several_hand_ins_those_count_that_are_not_too_late(keep, hours, keys):
     rules = Late(DEADLINE, days=2, keep=keep)
-    assert [each.key for each in policy.that_count(handed_in(*hours), rules)] == keys
-    assert policy.that_count(handed_in(*hours), None)[0].key == f"anna~{len(hours)}"
+    assert [each.key for each in grades.that_count(handed_in(*hours), rules)] == keys
+    assert grades.that_count(handed_in(*hours), None)[0].key == f"anna~{len(hours)}"
 
 
 def test_times_come_with_the_downloads_that_hold_them(tmp_path):
@@ -256,17 +256,17 @@ def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 4\nper_day = 0.1\n"
                     "budget = 3\nspent = ['hw1.csv']\n")
-    rules = policy.read(path)
+    rules = grades.read(path)
     for id, hours, points, free in (("7", 47, 90.0, 1), ("8", 47, 100.0, 2), ("8", 95, 90.0, 3),
                                     ("8", 1000, 0.0, 0), ("8", -1, 100.0, 0)):
         made = report(hours) | {"id": id, "student": "x"}
-        policy.apply(made, rules)
+        grades.apply(made, rules)
         assert (made["points"], made["free_days"]) == (points, free)
     for wrong, says in (("budget = -1", "want a budget of 0"), ("spent = 3", "want spent ="),
                         ("spent = ['gone.csv']", "want a table, a .csv; got")):
         path.write_text(f"[late]\ndeadline = 2026-11-30T12:00:00Z\n{wrong}\n")
         with pytest.raises(ValueError, match=says):
-            policy.read(path)
+            grades.read(path)
 
 
 def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):

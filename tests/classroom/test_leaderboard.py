@@ -8,8 +8,8 @@ import pytest
 
 from classroom import __main__ as program
 from classroom import leaderboard, machine
-from classroom.book import as_json
 from classroom.machine import Machine
+from classroom.reports import as_json
 from tests.classroom.classes import AS, NOON, grade, make, obedient
 
 HERE = Machine(("0",), "a GPU", 1, 2, 2.0)

@@ -1,7 +1,7 @@
 """Every stage is a test: passed, failed by a mistake that is named, or not settled."""
 
 from classroom.verdicts import verdicts
-from tests.classroom.test_book import book, stage
+from tests.classroom.test_reports import book, stage
 
 RED = {"id": "2.3", "light": "wrong", "mistake": "window", "text": "given x:\nit is too wide."}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from classroom import policy
+from classroom import grades
 from classroom.gather import Submitted
+from classroom.grades import Override, Policy
 from classroom.late import Late
-from classroom.policy import Override, Policy
 from classroom.roster import Person
 from grader.course.stages import STAGES
 from tests.classroom.classes import earned, make, program
@@ -31,7 +31,7 @@ def stage(number: int, points: float, outcome: str = "wrong", steps: str = "") -
 
 def worth(rules: Policy, *stages: dict, overrides=()) -> dict:
     report = {"stages": list(stages), "notes": [], "handed_in": None, "marked_late": False}
-    policy.apply(report, rules, list(overrides))
+    grades.apply(report, rules, list(overrides))
     return report
 
 
@@ -86,11 +86,11 @@ def test_shares_late_days_and_overrides_give_the_same_in_any_order(seed):
     words = [Override("anna", n, float(draw.randrange(100)), "") for n in draw.sample(
         numbers, draw.randrange(len(numbers) + 1))]
     last, again = rules(), copy.deepcopy(report)
-    policy.apply(report, last, words)
+    grades.apply(report, last, words)
     wanted = by_hand(report, last, {each.stage: each.points for each in words})
     assert [each["points"] for each in report["stages"]] == pytest.approx(wanted, abs=0.0051)
     assert report["points"] == pytest.approx(sum(wanted), abs=0.05)
-    policy.apply(again, last, draw.sample(words, len(words)))
+    grades.apply(again, last, draw.sample(words, len(words)))
     assert again == report
 
 
@@ -113,7 +113,7 @@ def test_a_day_late_costs_right_steps_as_much_as_it_costs_points():
     rules = Policy(steps=0.4, late=Late(datetime(2026, 11, 30, 12), 2, 0.1))
     report = {"stages": [stage(4, 0.0, steps="rrrrrrrw"), stage(5, 100.0)], "notes": [],
               "marked_late": False, "handed_in": "2026-12-01T10:00:00"}
-    policy.apply(report, rules)
+    grades.apply(report, rules)
     assert (report["step_credit"], report["points"]) == (31.5, 45.0)
 
 
@@ -146,7 +146,7 @@ def test_the_private_note_of_an_override_reaches_no_student(tmp_path, monkeypatc
 def test_an_override_is_of_whom_it_names():
     students = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7", "aa", "a@x")),
                 Submitted("Ben", "Ben", person=Person("Ben", "8"))]
-    of = partial(policy.by_student, students=students, stages=[4], policy=Policy())
+    of = partial(grades.by_student, students=students, stages=[4], policy=Policy())
     for word in ("Anna A", "7", "aa", "a@x"):
         assert list(of([Override(word, 4, 1.0, "x")])) == ["Anna A"]
     for word in ("A, Anna", "anna a", "AA", "A@X"):  # as a submission's name would be
@@ -157,7 +157,7 @@ def test_an_override_is_of_whom_it_names():
 
 
 def test_a_star_is_all_stages_and_a_row_of_one_stage_comes_before_it(written):
-    words = policy.read_overrides(written(
+    words = grades.read_overrides(written(
         "student,stage,points,reason,note,days late\nanna,*,0,copied,see mail,\nanna,4,7,own,,\n"))
     report = worth(Policy(), stage(4, 100.0), stage(5, 100.0, "refused"), overrides=words)
     assert [each["points"] for each in report["stages"]] == [7.0, 0.0]
@@ -169,11 +169,11 @@ def test_the_days_that_a_person_says_replace_those_of_the_time(written):
     for days, points, says in ((0, 100.0, "on time (set by a person: was ill)"),
                                (1, 90.0, "1 day late: 10 % of the points are taken off (set by a "
                                 "person: was ill)"), (3, 0.0, "more than the 2 that count")):
-        words = policy.read_overrides(written(
+        words = grades.read_overrides(written(
             f"student,stage,points,reason,days_late\nanna,*,,was ill,{days}\n"))
         report = {"stages": [stage(4, 100.0)], "notes": [], "marked_late": True,
                   "handed_in": "2026-12-20T12:00:00"}
-        policy.apply(report, late, words)
+        grades.apply(report, late, words)
         assert (report["points"], report["late_days"]) == (points, days) and says in report["late"]
         assert report["notes"] == []
 
@@ -195,7 +195,7 @@ def test_the_assignment_that_a_policy_names_is_what_files_are_graded_by(
 def test_an_override_is_of_a_stage_that_is_graded_and_of_no_other(rows, says):
     anna = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7"))]
     with pytest.raises(ValueError, match=says):
-        policy.by_student([Override(who, stage, 1.0, "x") for who, stage in rows], anna, [4],
+        grades.by_student([Override(who, stage, 1.0, "x") for who, stage in rows], anna, [4],
                           Policy())
 
 
@@ -207,14 +207,14 @@ def test_an_override_has_no_more_points_than_its_stage(stage, points, says):
     anna = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7"))]
     given = [Override("7", stage, points, "x")]
     with pytest.raises(ValueError, match=says) if says else nullcontext():
-        assert policy.by_student(given, anna, [1, 4], Policy({4: 150})) == {"Anna A": given}
+        assert grades.by_student(given, anna, [1, 4], Policy({4: 150})) == {"Anna A": given}
 
 
 def test_a_policy_is_read(written):
     path = written("optional = [8, 9]\nsteps = 0.3\n[points]\n4 = 150\n"
                    "[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.1\n")
-    assert policy.read(path) == Policy({4: 150}, SHARES, frozenset({8, 9}), 0.3)
-    assert policy.read(None) == Policy()
+    assert grades.read(path) == Policy({4: 150}, SHARES, frozenset({8, 9}), 0.3)
+    assert grades.read(None) == Policy()
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -241,15 +241,15 @@ def test_a_policy_is_read(written):
 ])
 def test_a_policy_that_is_none(written, text, says):
     with pytest.raises(ValueError, match=says):
-        policy.read(written(text))
+        grades.read(written(text))
 
 
 def test_overrides_are_read(written):
     path = written("Student;Stage;Points;Reason\nanna;P4;12,5;late by permission\n;;;\n")
-    assert policy.read_overrides(path) == [Override("anna", 4, 12.5, "late by permission")]
+    assert grades.read_overrides(path) == [Override("anna", 4, 12.5, "late by permission")]
     path = written("student,stage,points,reason,note\nben,4,0,,copied from Anna\n")
-    assert policy.read_overrides(path) == [Override("ben", 4, 0.0, "", "copied from Anna")]
-    assert policy.read_overrides(None) == []
+    assert grades.read_overrides(path) == [Override("ben", 4, 0.0, "", "copied from Anna")]
+    assert grades.read_overrides(None) == []
 
 
 @pytest.mark.parametrize(("row", "says"), [
@@ -262,12 +262,12 @@ def test_overrides_are_read(written):
 ])
 def test_overrides_that_are_none(written, row, says):
     with pytest.raises(ValueError, match=says):
-        policy.read_overrides(written(f"student,stage,points,reason\n{row}\n"))
+        grades.read_overrides(written(f"student,stage,points,reason\n{row}\n"))
 
 
 def test_a_table_without_the_columns_is_no_overrides(written, tmp_path):
     with pytest.raises(ValueError, match="want the columns student, stage, points, reason"):
-        policy.read_overrides(written("student,points\nanna,3\n"))
-    for read in (policy.read, policy.read_overrides):
+        grades.read_overrides(written("student,points\nanna,3\n"))
+    for read in (grades.read, grades.read_overrides):
         with pytest.raises(ValueError, match="want a .*; got .*gone"):
             read(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Gives points to results: policy.toml and overrides.csv.
+"""Computes grades: the points of results, by policy.toml and overrides.csv.
 
 Both are applied when the tables are written.  Changing them regrades nothing, and nothing in
 graded/ depends on them, but for `assignment`.
@@ -11,9 +11,9 @@ from datetime import date, datetime
 from pathlib import Path
 
 from classroom import late, roster
-from classroom.book import EMPTY, OPEN, for_a_person, not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
+from classroom.reports import EMPTY, OPEN, for_a_person, not_settled
 from grader.course.stages import ASSIGNMENTS, STAGES
 from grader.judge.points import SHARES
 from grader.text import escape

@@ -9,17 +9,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from classroom import policy, summary
+from classroom import grades, summary
 from classroom.alike import Alike
-from classroom.book import (
+from classroom.gather import Submitted
+from classroom.reports import (
     differences,
-    grades,
+    grades_csv,
     junit,
     student_report,
     to_look_at,
     unconfirmed,
 )
-from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment.record import ROOT, sha256
 from grader.report.results import StepCheck
@@ -57,12 +57,12 @@ def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[
 
 def reported(student: Submitted, stages: list[int], store: Store) -> dict:
     report = student_report(student, stages, store)
-    policy.apply(report, policy.Policy())
+    grades.apply(report, grades.Policy())
     return report
 
 
 def rows(reports) -> list[dict]:
-    return list(csv.DictReader(io.StringIO(grades(reports).decode())))
+    return list(csv.DictReader(io.StringIO(grades_csv(reports).decode())))
 
 
 def test_points_add_up_and_a_missing_file_has_none(tmp_path):

@@ -1,4 +1,4 @@
-"""Writes the results of a class: one JSON per student, grades.csv, junit.xml.
+"""Makes each student's report, which is their JSON, and of all reports grades.csv and junit.xml.
 
 There are three outcomes besides the autograder's own: `refused` (a file or submission was not
 accepted, with the reason), `pending` (not graded yet) and `unfinished` (it only crashed in a blank
@@ -38,7 +38,7 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
-    """A student's results, before policy.apply() gives points; its stages are those of the
+    """A student's results, before grades.apply() gives points; its stages are those of the
     autograder's JSON, with more keys."""
     if not (student.is_nothing or student.trouble
             or {*student.files, *student.refused} & {*stages}):
@@ -183,7 +183,7 @@ def _crashed_line(stage: dict, data: bytes) -> str:
         if int(match[1]) <= len(rows) else ""
 
 
-def reports(results: Path) -> list[dict]:
+def read_reports(results: Path) -> list[dict]:
     """The students' JSON files.  Raises ValueError: there are none, or another version wrote
     them."""
     found = []
@@ -233,7 +233,7 @@ def explanation(stage: dict) -> str:
         check and check["message"], line, *red)))
 
 
-def grades(reports: list[dict]) -> bytes:
+def grades_csv(reports: list[dict]) -> bytes:
     """grades.csv: one row per student, with empty cells for what is undecided."""
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
     table = [["student", "id", "login", "email", "state", "points", "max_points", "passed",
