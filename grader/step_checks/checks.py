@@ -344,9 +344,12 @@ class Runner:
 
         if light.mistake == "zero-times-inf" and (told := alone("keep")).place:
             return told
+        seen = left[worst]
+        if found[worst].want.startswith("shape"):
+            seen = replace(seen, error={"id": "shapes-do-not-broadcast"})
         change, ended_early = repair.find(
             text, asked, self.stage.filename, self.blanks.numbers,
-            (worst, left[worst], found[worst].name),
+            (worst, seen, found[worst].name),
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong, enough)
         if is_named(light):  # which says more than the change does
             if change is None:

@@ -29,6 +29,7 @@ FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "log1p"
              "zeros_like": "ones_like", "empty": "zeros", "ones_like": "zeros_like",
              "empty_like": "zeros_like"}
 BASES = {"LOG2E", "LN2"}
+MISPLACED = "The new axis of `{}` is in the wrong place."
 ENDS = "N", "M", "K", "D", "width"
 COMPARED = re.compile(rf"(\w+)(?:\[[^]]*\])? *< *(?:{'|'.join(ENDS)})\b")  # x of x[:, None] < N
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
@@ -60,12 +61,13 @@ class Edit:
 class Text(Source):
     """The edits of a step's text."""
 
-    def all(self, crashed: int | None = None) -> list[list[Edit]]:
+    def all(self, crashed: int | None = None, shapes: bool = False) -> list[list[Edit]]:
         """Single edits, and those of places that read the same together, the likeliest first.
-        crashed: the line that raised an error; only what led to it is changed then."""
+        crashed: the line that raised an error; only what led to it is changed then.  shapes:
+        whether a shape is wrong."""
         edits = [edit for node in self.nodes for make in (
             self.operators, self.constants, self.functions, self.axes, self.names,
-            self.arguments, self.terms) for edit in make(node)]
+            self.arguments, self.terms, *[self.reduced] * shapes) for edit in make(node)]
         bodies = [self.body, *(body for node in self.nodes for field in ("body", "orelse")
                                if isinstance(body := getattr(node, field, None), list))]
         edits += [edit for body in bodies for edit in self.statements(body)]
@@ -181,7 +183,7 @@ class Text(Source):
                                   said="The minus sign should not be there.")
             if isinstance(node.operand, ast.Constant):
                 for new in ("-2", "-1", "0", "1", 'float("-inf")'):
-                    yield self.expression("wrong-number", node, new, part=f"`{self.of(node)}`")
+                    yield self.number(node, new)
         if not isinstance(node, ast.Constant) or isinstance(parent, ast.UnaryOp | ast.Expr):
             return
         value, new = node.value, ()
@@ -200,11 +202,15 @@ class Text(Source):
             yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"',
                             part=f"`{self.of(parent)}`")
             yield self.expression("wrong-number", parent, "0.0", part=f"`{self.of(parent)}`")
-        axis = isinstance(parent, ast.keyword) and parent.arg in ("axis", "dim")
         for one in new:
-            yield self.expression("wrong-axes" if axis else "wrong-number", node, str(one),
-                                  part=f"`{self.of(node)}`", said=(
-                                      f"`{self.of(parent)}` is the wrong axis." * axis))
+            yield self.number(node, str(one))
+
+    def number(self, node, new: str) -> Edit:
+        """Put another number in place of a constant."""
+        parent = self.parents.get(node)
+        axis = isinstance(parent, ast.keyword) and parent.arg in ("axis", "dim")
+        return self.expression("wrong-axes" if axis else "wrong-number", node, new, part=(
+            f"`{self.of(node)}`"), said=f"`{self.of(parent)}` is the wrong axis." * axis)
 
     def functions(self, node) -> Iterator[Edit]:
         if not isinstance(node, ast.Call):
@@ -242,14 +248,16 @@ class Text(Source):
             yield self.expression("wrong-axes", node, self.of(node.value), said=(
                 f"`{self.of(node.value)}` must not be transposed here."))
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            other = {":,None": "None, :", "None,:": ":, None", "...,None": "..., None, :"}.get(
-                self.of(node.slice).replace(" ", ""))
+            other = {":,None": "None, :", "None,:": ":, None", "None": ":, None",
+                     "...,None": "..., None, :"}.get(self.of(node.slice).replace(" ", ""))
             if other:
                 own, its = ("column", "row") if other[0] == "N" else ("row", "column")
-                said = f"`{self.of(node)}` is a {own}, but a {its} is needed." * self.kernel
-                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]", said=said)
+                said = f"`{self.of(node)}` is a {own}, but a {its} is needed." if self.kernel else \
+                    MISPLACED.format(self.of(node))
+                for one in (other, *["..., None"] * (not self.kernel)):
+                    yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{one}]", said=said)
                 yield self.edit("wrong-axes", node, self.of(node.value),  # a row without it, too
-                                said=said * (own == "column"))
+                                said=said * (self.kernel and own == "column"))
             if isinstance(node.slice, ast.Tuple):
                 yield from self.indices(node, [self.of(one) for one in node.slice.elts])
         parent = self.parents.get(node)
@@ -265,7 +273,8 @@ class Text(Source):
         if (its[:1] in ("1", "") or not self.kernel and its.endswith(" f")) and isinstance(
                 parent, ast.BinOp | ast.Compare):
             for index in ("[:, None]", "[None, :]") if self.kernel else ("[..., None]",):
-                yield self.expression("wrong-axes", node, own + index, late=its == "")
+                yield self.expression("wrong-axes", node, own + index, late=its == "", said=(
+                    f"{self.this(node)} needs a new axis here."))
         if its in ("2 f", "1 f", "") and isinstance(parent, ast.BinOp | ast.Call):
             cast = ".to(tl.float32)" if self.kernel else ".float()"
             yield self.expression("wrong-dtype", node, own + cast)
@@ -273,7 +282,9 @@ class Text(Source):
     def indices(self, node: ast.Subscript, own: list[str]) -> Iterator[Edit]:
         """A new axis in another place; a slice that is missing."""
         def edit(id: str, new: list[str], part: str = "") -> Edit:
-            return self.edit(id, node, f"{self.of(node.value)}[{', '.join(new)}]", part=part)
+            said = MISPLACED.format(self.of(node)) * (id == "wrong-axes")
+            return self.edit(id, node, f"{self.of(node.value)}[{', '.join(new)}]", part=part,
+                             said=said)
 
         for i, one in enumerate(own):
             others = own[:i] + own[i + 1:]
@@ -442,6 +453,27 @@ class Text(Source):
                 yield self.expression("one-missing", node, f"{own} {sign} {name}{form}", late=late,
                                       part=name)
 
+        powers = ("tl.math.exp2", "tl.exp", "tl.math.log2", "tl.log") if self.kernel else (
+            "torch.exp", "torch.log")
+        for function in powers if isinstance(self.parents.get(node), ast.Assign) else ():
+            yield self.expression("one-missing", node, f"{function}({self.of(node)})", late=-1,
+                                  part=f"`{function.rpartition('.')[2]}`")
+
+    def reduced(self, node) -> Iterator[Edit]:
+        """A sum, or a maximum, that is missing."""
+        if self.is_operand(node) and not (self.kernel and self.kind(node)[:1] == "1"):
+            text = self.of(node)
+            forms = [f"tl.{{}}({text}, axis={axis})" for axis in (1, 0)] if self.kernel else [
+                f"({text}).{{}}(dim=-1)"]
+            for form, (function, word) in itertools.product(
+                    forms, (("sum", "sum"), ("max" if self.kernel else "amax", "maximum"))):
+                yield self.expression("one-missing", node, form.format(function), late=-1.5, said=(
+                    f"{self.this(node)} has one axis too many: its {word} is missing."))
+
+    def this(self, node) -> str:
+        """What to call an expression in a sentence after it, or what is around it, was quoted."""
+        return "This" if self.around(node) is node else f"`{self.of(node)}`"
+
     # ----------------------------------------------------------------- statements
     def statements(self, body: list[ast.stmt]) -> Iterator[Edit]:
         for number, node in enumerate(body):
@@ -513,14 +545,15 @@ class Text(Source):
                 if isinstance(node, ast.Subscript) and (
                     index := f"[{self.of(node.slice)}]") in turned]
         if len(axes) > 1:
-            yield self.rewritten("wrong-axes", statement, axes, (statement,))
+            yield self.rewritten("wrong-axes", statement, axes, (statement,),
+                                 said="[:, None] and [None, :] are swapped.")
 
     def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key, part: str = "",
-                  late: float = 0) -> Edit:
+                  late: float = 0, said: str = "") -> Edit:
         """Replace several parts of a statement."""
         (start, end), text = self.span(statement), self.raw
         for node, new in sorted(parts, key=lambda part: -self.span(part[0])[0]):
             begin, stop = self.span(node)
             text, end = text[:begin] + new.encode() + text[stop:], end + len(new) - (stop - begin)
         return self.edit(id, statement, text[start:end].decode(), statement, late, (id, *key),
-                         part)
+                         part, said)

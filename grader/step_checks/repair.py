@@ -91,8 +91,10 @@ class Change:
             return replace(self, id=PLACE, said=f"{self.part} is wrong here.")
         lines = sorted({other.line for other in others} - {self.line})
         either = f", or in line {' or '.join(map(str, lines))}" if lines else ""
-        alike = not self.part and all(other.said == self.said for other in others)
-        said = f"{self.said[:-1]} in" if alike else "The mistake is in"
+        axes = all(other.id == "wrong-axes" for other in (self, *others))
+        what = WORDS["wrong-axes"] if axes else self.said
+        alike = not self.part and (axes or all(other.said == what for other in others))
+        said = f"{what[:-1]} in" if alike else "The mistake is in"
         return replace(self, id=PLACE, quoted="", said=f"{said} this line{either}.",
                        is_elsewhere_too=bool(lines))
 
@@ -107,8 +109,9 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
     error: of an example that crashed.
     """
     whole, seen, error = Text(text, kinds, leaves, wrong, calls), {text}, error or {}
-    likely = {"shapes-do-not-broadcast": "wrong-axes"}.get(error.get("id"), "")
-    for edits in sorted(whole.all(error.get("line")), key=lambda edits: edits[0].id != likely):
+    shapes = error.get("id") == "shapes-do-not-broadcast"
+    for edits in sorted(whole.all(error.get("line"), shapes), key=lambda edits: not (
+            shapes and edits[0].id == "wrong-axes")):
         if (changed := whole.changed(edits)) in seen:
             continue
         seen.add(changed)
