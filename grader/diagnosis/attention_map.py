@@ -20,6 +20,7 @@ SEEN = 1e-6  # a larger weight counts as given
 ALIKE = 0.05  # relative change of a weight that rounding may cause
 # Queries, two tiles at the least: more would be more than a picture can show.
 LONGEST = {1: 192}
+MANY = 260  # queries and keys, several tiles
 TILE = {1: 128}  # as in the lesson; 64 in other stages
 
 
@@ -116,10 +117,10 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
 
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:
     """The matrix of such a call with more tiles, the last one cut, and a window of several."""
-    case, N = matrix.case, 260 * TILE.get(matrix.case.stage, 64) // 64
-    case = replace(case, N=N, NK=None if case.NK is None else N, window=case.window and 100,
-                   sinks=case.sinks and 70)
-    return read(ask, case, matrix.head, longest=N)
+    case, N = matrix.case, MANY * TILE.get(matrix.case.stage, 64) // 64
+    NK = None if case.NK is None else N + min(max(case.NK - case.N, -100), 100)
+    case = replace(case, N=N, NK=NK, window=case.window and 100, sinks=case.sinks and 70)
+    return read(ask, case, matrix.head, longest=N + 100)
 
 
 def describe(matrix: Matrix) -> tuple[str, str] | None:
@@ -167,6 +168,17 @@ def _sums(matrix: Matrix) -> tuple[str, str]:
     """The finding if keys and proportions are right, but not the sum."""
     ratio = matrix.found.sum(1) / matrix.expected.sum(1)
     first = int((ratio - 1).abs().argmax())
+    top = matrix.scores.masked_fill(~matrix.keep, -torch.inf)
+    total = torch.logsumexp(top, 1).exp() + torch.tensor(matrix.sink).exp()
+    more = (total * (1 / ratio - 1)).clamp_min(0)  # besides what belongs there
+    for beside, words in ((more, "keys with a score of 0: keys past the end, for example"),
+                          (more / top.amax(1).exp(), "at the maximum: l_i begins with a number, or "
+                           "one is added to it")):
+        count = float(beside.median())
+        if count > 0.05 and bool(((beside - count).abs() < 0.02 * count).all()):
+            return "effect-row-sums", (
+                "The right keys are seen in the right proportions, but the denominator of every "
+                f"query counts {count:.4g} more {words}.")
     return "effect-row-sums", (f"The right keys are seen in the right proportions, but the weights "
                                f"of query {first} add up to {float(ratio[first]):.4g} times what "
                                "they should.")
@@ -216,6 +228,8 @@ def _pattern(pairs: torch.Tensor) -> str:
     i, j = pairs.nonzero().unbind(1)
     count, ages = len(i), (i - j).unique()
     text = f"{count} pair{'s' * (count > 1)} in all"
+    if count < 2:
+        return f"{text}."
     if len(ages) == 1 and count > 1:
         return f"{text}, always query - key = {int(ages)}."
     if len(j.unique()) == 1 and count > 1:

@@ -223,10 +223,12 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
 
 def constant(factor: float, case: Case) -> str:
     """What a factor may be: " = log2(e)", or "" """
+    padded = 1 << (case.D - 1).bit_length()  # the width of a tile
     known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "1 / 2": 0.5, "-1": -1.0}
     for words, number in {"sqrt(D)": sqrt(case.D), "D": float(case.D),
                           "HQ / HKV": case.HQ / case.HKV,
-                          "sqrt(D) / isqrt(D)": sqrt(case.D) / isqrt(case.D)}.items():
+                          "sqrt(D) / isqrt(D)": sqrt(case.D) / isqrt(case.D),
+                          f"sqrt(D / {padded})": sqrt(case.D / padded)}.items():
         inverse = " / ".join(reversed(words.split(" / "))) if "/" in words else f"1 / {words}"
         known |= {words: number, inverse: 1 / number}
     for words, number in known.items():

@@ -66,6 +66,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             matrix = _matrix(samples)
             if matrix is not None and not known:
                 mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
+        mistake = suspects.unscaled(sample) or mistake
     said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
@@ -131,8 +132,9 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     id, words, rule = mistake
     if id:
         record = {"id": id, "kind": "seen", "text": words}
-        said = (f"{words}.", f"All weights of a small case ({matrix.label}) are as this mistake "
-                "makes them. --show draws them.", *[f"the rule: {rule}."] * bool(rule), *said)
+        proof = (f"All weights of a small case ({matrix.label}) are as this mistake makes them. "
+                 "--show draws them.",) if seen else ()
+        said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule), *said)
     elif seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
@@ -147,14 +149,18 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
 
 
 def _matrix(samples: Samples) -> attention_map.Matrix | None:
-    """The attention matrix of the smallest wrong case in which the mistake shows."""
+    """The attention matrix of the smallest wrong case in which the mistake shows; of the longest
+    one at last with more queries than can be drawn."""
     wrong = [(sample, name) for sample in (samples.wrong, *samples.answers.values()) if sample
              for name in [name for name in samples.names if name in sample.wrong][:1]]
     wrong.sort(key=lambda pair: (pair[0].built.case.N < 8, pair[0].built.case.N))
     matrix = None
-    for sample, name in wrong[:3]:
+    for sample, name, longest in (*((*one, 0) for one in wrong[:3]),
+                                  *((*one, attention_map.MANY) for one in wrong[-1:])):
+        if longest and sample.built.case.N <= attention_map.small(sample.built.case).N:
+            continue
         found = attention_map.read(samples.ask, sample.built.case, _worst_head(sample, name),
-                                   backward=name.startswith("d_"))
+                                   name.startswith("d_"), longest)
         if found is not None and bool(found.wrong.any()):
             return found
         matrix = matrix or found

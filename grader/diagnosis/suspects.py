@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grader.diagnosis.attention_map import Matrix
+from grader.diagnosis.attention_map import SEEN, Matrix
+from grader.diagnosis.samples import Sample
 from grader.step_checks import loops, named, phases, rows
 from grader.step_checks.examples import LOG2E
 from grader.step_checks.named import MASKS, UPDATES, Tile
@@ -48,28 +49,40 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
     if more is not None and bool(more.wrong.any()):
         fits = [one for one in fits if one in fitting(more, fits)]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
-    said = _said(fits)
+    said, where = _said(fits), "in the backward, " * matrix.backward
     if not 0 < len(said) <= 2:
         return "", "", ""
-    return fits[0][0], ", or ".join(said), named.words(*fits[0])[1] * (len(said) == 1)
+    return ("dkdv-" * matrix.backward + fits[0][0], where + ", or ".join(said),
+            named.words(*fits[0])[1] * (len(said) == 1))
 
 
 def _said(fits: list[tuple]) -> list[str]:
     return list(dict.fromkeys(named.words(*one)[0] for one in fits))
 
 
+def unscaled(sample: Sample) -> tuple[str, str, str] | None:
+    """As name(), where one gradient alone is wrong and lacks nothing but the scale."""
+    if sample.wrong not in (["d_q"], ["d_k"]):
+        return None
+    name, case = sample.wrong[0], sample.built.case
+    got, truth = sample.got[name], sample.truth(name)
+    scale = case.D**-0.5 if case.scale is None else case.scale
+    close = (got * scale - truth).norm() < 0.01 * truth.norm() and abs(scale - 1) > 0.1
+    id = f"{name.replace('_', '')}-unscaled"
+    return (id, *named.words(id)) if close else None
+
+
 def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
     """The mistakes, of these or of all, that give the matrix with tiles of some size."""
-    call = Call(matrix)
-    if matrix.backward or not np.isfinite(call.found).all():
+    call, found = Call(matrix), {}
+    if not call.wrong or not np.isfinite(call.found).all():
         return []
-    found = {}
     for BM, BN in itertools.product(SIZES, SIZES):
         for one in call.suspects() if max(BM, BN) < 2 * max(call.found.shape) else ():
             if (only is None or one.mistake in only) and one.mistake not in found \
                     and call.fits(one, BM, BN):
                 found[one.mistake] = None
-    return list(found) or call.heads()
+    return list(found) or ([] if matrix.backward else call.heads())
 
 
 class Call:
@@ -84,6 +97,7 @@ class Call:
         room = -(-self.N // 128) * 128 + 128  # keys past the end, read as 0
         self.s = np.zeros((len(self.found), room))
         self.s[:, :self.N] = matrix.scores.numpy() / self.scale
+        self.ages = np.subtract.outer(np.arange(len(self.found)), np.arange(self.N))
         self.loops, self.wanted = functools.cache(self.loops), functools.cache(self.wanted)
         self.eye, self.wrong = np.eye(room), matrix.wrong.any(1).nonzero().flatten().tolist()
         self.given = {"N": self.N, "window_size": case.window, "sink_size": case.sinks}
@@ -107,12 +121,21 @@ class Call:
 
     def suspects(self) -> Iterator[Suspect]:
         """All mistakes that it may have."""
-        right, given = self.sees, self.given
+        right, given, case = self.sees, self.given, self.case
         for id, change in MASKS[self.kind].items():
             for walk in (None, self.all_tiles):
                 for ends in (True, False):  # whether keys past the end are hidden all the same
                     yield Suspect(_whole(id), walk, lambda q, k, m, n, change=change, ends=ends:
                                   change(q, k, given) & ((k < self.N) | (not ends)))
+        if self.matrix.backward:
+            return
+        if case.window and self.kind != "all_keys":
+            seen = np.argwhere((self.found > SEEN) & (self.ages >= 0) & (
+                np.arange(self.N) >= (case.sinks or 0)))
+            W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
+            yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(q, k, W))
+        if case.n_keys != case.N:
+            yield Suspect(("keys-counted-by-queries",), sees=lambda q, k, m, n: k < case.N)
         yield Suspect(("query-positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k))
         yield Suspect(("key-positions-of-the-tile",), sees=lambda q, k, m, n: right(q, k - n))
         yield Suspect(("positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k - n))
@@ -131,12 +154,12 @@ class Call:
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
 
-    def sees(self, query, key):
-        """The right mask."""
+    def sees(self, query, key, window: int | None = None):
+        """The right mask, or that of another window."""
         age, case = query - key, self.case
         if not case.is_causal:
             return key < self.N
-        near = (age >= 0) & (age < (case.window or self.N + 1))
+        near = (age >= 0) & (age < (window or case.window or self.N + 1))
         return near | (age >= 0) & (key < (case.sinks or 0))
 
     def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
@@ -156,8 +179,10 @@ class Call:
         if right:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
             if self.case.window is not None:
-                tiles["first-window-tile-skipped", "rounded up"] = [
-                    at for at, _ in right if at >= start - self.case.window + 1]
+                first = start - self.case.window + 1
+                for how, begin in (("rounded up", first), ("a key late", (first + 1) // BN * BN)):
+                    tiles["first-window-tile-skipped", how] = [
+                        at for at, _ in right if at >= begin or at < (self.case.sinks or 0)]
             for id, begins in tiles.items():  # of two visits only the first is masked
                 found[id] = [(at, needs.get(at, True) and at not in begins[:i])
                              for i, at in enumerate(begins)]
@@ -207,6 +232,8 @@ class Call:
         """The weights of one program's queries, of these rows, (queries, keys)."""
         visits = self.wanted(start, BM, BN) if one.loop is None else one.loop(start, BM, BN)
         s = self.s[these]
+        if self.matrix.backward:
+            return self.recomputed(one, visits, start, BN, these)
         factor = (self.scale if one.factor is None else one.factor) / np.log(one.base)
         query = np.arange(these.start, these.stop)[:, None]
         sink = -np.inf if one.mistake == ("sink-logits-ignored",) else self.matrix.sink
@@ -225,6 +252,18 @@ class Call:
             m_i, l_i, acc = left["m_new"], left["l_i"], left["acc"]
         weights = one.end(acc, l_i, m_i)[:, :self.N]
         return weights if np.isfinite(weights).all() else None
+
+    def recomputed(self, one: Suspect, visits: Visits, start: int, BN: int, these: slice
+                   ) -> np.ndarray:
+        """P of these rows, as the backward makes it from the right lse."""
+        s, hidden = self.s[these, :self.N] * self.scale, ~self.keep[these]
+        lse = np.logaddexp(np.logaddexp.reduce(np.where(hidden, -np.inf, s), 1), self.matrix.sink)
+        p, seen = np.exp(s - lse[:, None]), np.zeros(s.shape, bool)
+        query = np.arange(these.start, these.stop)[:, None]
+        for at, masked in visits:
+            key = np.arange(at, min(at + BN, self.N))
+            seen[:, key] = one.sees(query, key, start, at) if masked else True
+        return np.where(seen, p, 0.0)
 
 
 def _whole(id: str | tuple) -> tuple:

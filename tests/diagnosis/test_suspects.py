@@ -99,6 +99,7 @@ def named(case, ask, head=1) -> tuple[str, str]:
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j <= c.window)), "window-plus-one"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < c.window - 1)), "window-minus-one"),
     (WINDOW, answer(causal), "window-ignored"),
+    (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < 16)), "window-of"),
     (SINKS, answer(window), "sinks-ignored"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),
@@ -112,7 +113,7 @@ def test_a_mistake_is_named_by_the_weights_that_it_gives(case, ask, mistake):
 @pytest.mark.parametrize(("case", "ask"), [
     (CAUSAL, answer(lambda i, j, c: (j <= i) & (j != 3))),
     (CAUSAL, answer(lambda i, j, c: j <= i + 1, step=acc_kept)),
-    (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < c.window + 7)))],
-    ids=["one key hidden", "two mistakes", "a window of 7 more"])
+    (WINDOW, answer(lambda i, j, c: window(i, j, c) & ((i - j) % 5 != 3)))],
+    ids=["one key hidden", "two mistakes", "holes in the window"])
 def test_weights_that_no_known_mistake_gives_have_no_name(case, ask):
     assert named(case, ask) == ("", "")
