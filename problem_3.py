@@ -26,7 +26,7 @@ scores, and are faster without one; so the loop has two phases, told apart by tw
 flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power of two.
 
     MASKED   the scores of this tile need the mask
-    RAGGED   some rows of this tile may lie past N - 1
+    RAGGED   some rows of this tile may be past N - 1
 
 New in Triton.  tl.dot is the matrix product: read the example below, _project_kernel,
 first.  tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
@@ -110,7 +110,7 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 3.2 -- Loop over the keys: all whole tiles, then the last tile if it is not whole.
-    #   whole: how many keys lie in whole tiles.  A loop for these, an if for the last tile; each
+    #   whole: how many keys are in whole tiles.  A loop for these, an if for the last tile; each
     #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, MASKED=...).
     # BEGIN SOLUTION 3.2
     whole = N // BLOCK_N * BLOCK_N
@@ -186,11 +186,11 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
-    #   tile (ROWS, BLOCK_D).  Element (i, j) lies at ptr + i * stride_n + j * stride_d; its row of
+    #   tile (ROWS, BLOCK_D).  Element (i, j) is at ptr + i * stride_n + j * stride_d; its row of
     #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist: use 0.
     #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
     #   Where something may be missing, load with mask= and other=.  Advice: load all other tiles
@@ -208,7 +208,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 3.8 -- The same for a store, in the dtype of the tensor, ptr.dtype.element_ty.
     #   The tensor's rows are D elements long; tile has tile.shape[1] columns, of which D exist.

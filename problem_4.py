@@ -16,7 +16,7 @@ work that is needed.  So the loop over the keys is cut in two, and ends early:
 
 BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.
 
-New here: steps 4.1, 4.2 and 4.6.  A line "==== new" stands above each of them.  A step
+New here: steps 4.1, 4.2 and 4.6.  A line "==== new" marks each of them.  A step
 that says "carried over" is exactly the code you wrote before.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
@@ -139,7 +139,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 4.7 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -156,7 +156,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 4.8 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 4.8

@@ -15,7 +15,7 @@ memory is not saved after all.  A kernel needs no copy: the program of a query h
 reads k and v from another address, and that is all.  Query heads of one group run
 close together in time, so later ones mostly find k and v in the GPU's L2 cache.
 
-New here: step 5.2.  A line "==== new" stands above it.
+New here: step 5.2.  A line "==== new" marks it.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D), HQ a multiple of HKV
             lse: (B, HQ, N), natural logarithm
@@ -133,7 +133,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 5.8 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -150,7 +150,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 5.9 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 5.9

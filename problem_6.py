@@ -29,7 +29,7 @@ A trap.  In a masked tile a query may see no key at all.  If it has seen none
 before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum
 is -inf, subtract a finite number instead: exp2(-inf - 0) is 0, as it should be.
 
-New here: steps 6.3, 6.4, 6.7 and 6.8.  A line "==== new" stands above each.
+New here: steps 6.3, 6.4, 6.7 and 6.8.  A line "==== new" marks each.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N)
 Dtypes      as in problem 3.  Causal and grouped, as in problems 4 and 5.
@@ -167,7 +167,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 6.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -184,7 +184,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 6.10 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 6.10

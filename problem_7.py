@@ -28,7 +28,7 @@ Problem 6 had three kinds of key tiles; the sinks are a fourth:
 No key may be visited twice, so the sink phase ends before `first`; in later tiles
 the mask keeps the sinks visible.  All phases update the same acc, l_i and m_i.
 
-New here: steps 7.4 and 7.8.  A line "==== new" stands above each.
+New here: steps 7.4 and 7.8.  A line "==== new" marks each.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N)
 Dtypes      as in problem 3.  Causal, grouped and windowed, as in problems 4 to 6.
@@ -166,7 +166,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 7.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -183,7 +183,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 7.10 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 7.10

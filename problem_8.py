@@ -38,7 +38,7 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
     k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
     k tile 1   [      | diag | full | tail ]     no causal mask: all but tail are full
 
-New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" stands above each.
+New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" marks each.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
@@ -344,7 +344,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 8.19 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -367,7 +367,7 @@ def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 8.20 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 8.20

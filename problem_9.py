@@ -43,7 +43,7 @@ For a tile of keys there are three kinds of queries:
 So the work of all three kernels is O(N (W + S)).  Without a window W is N.
 
 New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.  A line
-"==== new" stands above each.
+"==== new" marks each.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
@@ -403,7 +403,7 @@ def _head(ptr, strides, b, h):
 @triton.jit
 def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
           RAGGED: tl.constexpr):
-    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 9.22 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
@@ -426,7 +426,7 @@ def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
 def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     """Store a tile's rows in a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i.
 
-    rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
+    rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
     # Step 9.23 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 9.23

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm-processes", metavar="N", type=int, default=0,
                         help="compile first, with this many processes (default: 0, when needed)")
     parser.add_argument("--plot", metavar="FILE", type=Path,
-                        help="only redraw the figures beside this results.json; needs no GPU")
+                        help="only redraw the figures of this results.json; needs no GPU")
     parser.add_argument("--list", action="store_true",
                         help="only list the workloads and what would run; needs no GPU")
     return parser

@@ -116,7 +116,7 @@ def _row_sum_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
     acc = 0.0
     for start in range(0, N, BLOCK):
         # Step W.4 -- Add to acc those numbers of this tile that count for row `row`.
-        #   The tile has columns start ... start + BLOCK - 1; element (row, column) lies at
+        #   The tile has columns start ... start + BLOCK - 1; element (row, column) is at
         #   x_ptr + row * N + column.  A column counts if it exists and is at most `row`: two
         #   comparisons, each in parentheses, joined with &.  tl.sum(tile, axis=0) sums a tile.
         # BEGIN SOLUTION W.4
