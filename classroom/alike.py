@@ -159,8 +159,10 @@ def _own(data: bytes) -> tuple[list[str], list[str], str]:
         own = {line for step in regions if not step.origin
                for line in range(step.first_line, step.last_line)}
         rows = text.splitlines()
-        found = [node for node in ast.walk(syntax_tree(text))
-                 if isinstance(node, ast.stmt) and node.lineno in own]
+        found = [syntax_tree(text)]
+        for node in found:  # which grows by all statements in it, at any depth
+            found += (inner for part in PARTS for inner in getattr(node, part, ()))
+        found = [node for node in found if isinstance(node, ast.stmt) and node.lineno in own]
         found.sort(key=lambda node: (node.lineno, node.col_offset))
         plain = [(line, f"{node.lineno}: {escape(rows[node.lineno - 1].strip())}")
                  for node in found if (line := _plain(node))]
