@@ -19,7 +19,7 @@ from grader.course.stages import STAGES
 from grader.text import escape, syntax_tree
 
 RUN = 4  # consecutive statements that have to be alike
-LEAST_LINES = 15  # lines alike, over all stages, to be listed
+LEAST_LINES = 15  # lines alike, over all stages, to be listed, unless a whole file is alike
 BY_CHANCE = 8  # the most lines alike that independent files of one stage have
 TOKEN = re.compile(r"""(?P<name>(?<![\w.])[^\W\d]\w*)|\w[\w.]*|"[^"]*"|'[^']*'|[^\s\w]+""")
 PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields that hold statements
@@ -43,18 +43,16 @@ class Alike:
 
 
 class Own:
-    """A student's own statements in one file.  covers: run -> its lines, one bit each.  text: the
-    same for equal files."""
+    """A student's own statements in one file.  covers: run -> its lines, one bit each."""
 
     def __init__(self, data: bytes, shipped: set[str]):
+        self.sha256 = sha256(data)
         self.lines, self.shown, self.why = _own(data)
         covers = defaultdict(int)
         for i, run in enumerate(_runs(self.lines)):
             covers[run] |= (2**RUN - 1) << i
         self.published = _covered(covers, shipped).bit_count()
         self.covers = {run: bits for run, bits in covers.items() if run not in shipped}
-        self.text = "\n".join(self.lines) if _covered(
-            self.covers, {*self.covers}).bit_count() > BY_CHANCE else sha256(data)
 
 
 def alike(students: list[Submitted], stages: list[int]) -> Alike:
@@ -72,7 +70,7 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
             data = submission.plain(data)
             own = theirs[number] = read.get(data) or read.setdefault(data, Own(data, shipped))
             if own.lines or own.why and data.strip():
-                same[number, own.text].add(student.name)
+                same[number, own.sha256].add(student.name)
             if own.why:
                 why[student.name, own.why].append(number)
             for run in own.covers:
@@ -88,7 +86,7 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
     return Alike(
         [{"students": names, "stages": numbers} for names, numbers in sorted(
             equal.items(), key=lambda item: (-len(item[1]), item[0]))],
-        sorted((group for group in found if group["lines"][1] >= LEAST_LINES),
+        sorted((group for group in found if group["lines"][1] > BY_CHANCE),
                key=lambda group: (-group["lines"][1], group["students"])),
         {name: both for name, both in counts.items() if both[1]},
         [{"student": name, "stages": numbers, "why": reason}
@@ -127,8 +125,10 @@ def _lines(one: str, other: str, runs: dict[str, dict[int, set[str]]],
     for number in runs[one].keys() & runs[other].keys():
         common = runs[one][number] & runs[other][number]
         pair = files[one][number], files[other][number]
-        if common and pair[0].text != pair[1].text:
-            total += min(_covered(own.covers, common).bit_count() for own in pair)
+        if common and pair[0].sha256 != pair[1].sha256:
+            lines = min(_covered(own.covers, common).bit_count() for own in pair)
+            is_whole = pair[0].lines == pair[1].lines and lines > BY_CHANCE
+            total += LEAST_LINES if is_whole else lines
     return total
 
 
