@@ -118,9 +118,9 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:
     """The matrix of such a call with more tiles, the last one cut, and a window of several."""
     case, N = matrix.case, MANY * TILE.get(matrix.case.stage, 64) // 64
-    NK = None if case.NK is None else N + min(max(case.NK - case.N, -100), 100)
+    NK = None if case.NK is None else N + (300 if case.NK > case.N else -100)
     case = replace(case, N=N, NK=NK, window=case.window and 100, sinks=case.sinks and 70)
-    return read(ask, case, matrix.head, longest=N + 100)
+    return read(ask, case, matrix.head, longest=N + 300)
 
 
 def describe(matrix: Matrix) -> tuple[str, str] | None:

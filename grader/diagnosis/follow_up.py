@@ -14,7 +14,7 @@ from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.stages import Stage
 from grader.course.trace import kept_in_16_bits
-from grader.diagnosis import attention_map, drawing, suspects
+from grader.diagnosis import attention_map, drawing, suspects, wrong_gradients
 from grader.diagnosis.deduce import deduce
 from grader.diagnosis.describe import Finding, describe, locate
 from grader.diagnosis.isolating import Thing, in_words, isolate
@@ -66,7 +66,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             matrix = _matrix(samples)
             if matrix is not None and not known:
                 mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
-        mistake = suspects.unscaled(sample) or mistake
+            if not known and not mistake[0]:
+                mistake = wrong_gradients.name([*filter(None, samples.answers.values()), sample])
     said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
@@ -134,14 +135,15 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
         record = {"id": id, "kind": "seen", "text": words}
         proof = (f"All weights of a small case ({matrix.label}) are as this mistake makes them. "
                  "--show draws them.",) if seen else ()
-        said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule), *said)
+        said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
+        advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
     elif seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
-    if len(things) == 1:
+    if len(things) == 1 and not id:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
     for case, error in failures:  # a timeout says little about a mistake
-        if error.id and error.outcome != "timeout":
+        if error.id and error.outcome != "timeout" and not id:
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
             said = (*said, f"In another case, {case.label}: {error.sentence}")
             break

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from grader.diagnosis.attention_map import SEEN, Matrix
-from grader.diagnosis.samples import Sample
 from grader.step_checks import loops, named, phases, rows
 from grader.step_checks.examples import LOG2E
 from grader.step_checks.named import MASKS, UPDATES, Tile
@@ -58,18 +57,6 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
 
 def _said(fits: list[tuple]) -> list[str]:
     return list(dict.fromkeys(named.words(*one)[0] for one in fits))
-
-
-def unscaled(sample: Sample) -> tuple[str, str, str] | None:
-    """As name(), where one gradient alone is wrong and lacks nothing but the scale."""
-    if sample.wrong not in (["d_q"], ["d_k"]):
-        return None
-    name, case = sample.wrong[0], sample.built.case
-    got, truth = sample.got[name], sample.truth(name)
-    scale = case.D**-0.5 if case.scale is None else case.scale
-    close = (got * scale - truth).norm() < 0.01 * truth.norm() and abs(scale - 1) > 0.1
-    id = f"{name.replace('_', '')}-unscaled"
-    return (id, *named.words(id)) if close else None
 
 
 def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
@@ -135,7 +122,10 @@ class Call:
             W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
             yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(q, k, W))
         if case.n_keys != case.N:
-            yield Suspect(("keys-counted-by-queries",), sees=lambda q, k, m, n: k < case.N)
+            yield Suspect(("keys-counted-by-queries",), self.all_tiles,
+                          lambda q, k, m, n: k < case.N)
+            yield Suspect(("keys-counted-by-queries",), lambda *where: [
+                one for one in self.wanted(*where) if one[0] < case.N])
         yield Suspect(("query-positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k))
         yield Suspect(("key-positions-of-the-tile",), sees=lambda q, k, m, n: right(q, k - n))
         yield Suspect(("positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k - n))

@@ -1,0 +1,77 @@
+"""A mistake of a backward is named by the gradients that it gives, and nothing else is."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import reference
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.diagnosis import wrong_gradients
+from grader.diagnosis.samples import Sample
+
+CASE = Case(8, "probe", 40, D=16, B=2, HQ=4, HKV=2, dtype=torch.float32, is_causal=True,
+            grads=("q", "k", "v"))
+
+
+def sample(case=CASE, **changes) -> Sample:
+    """A backward head by head.  changes: of ds, from p, dp and delta; of p, from s and lse; of dq
+    and dk, from ds, k, q and the scale; heads: which ones of a group are added up."""
+    built = build(case, 1)
+    q, k, v = (built.tensors[name].double() for name in "qkv")
+    do, group, scale = built.upstream["dout"].double(), case.HQ // case.HKV, case.D**-0.5
+    truth = Sample.of(built, {}, "cpu").exact.truth
+    got = {name: torch.zeros_like(x) for name, x in truth.items()} | {
+        "o": truth["o"], "lse": truth["lse"]}
+    keep = reference.keep_mask(case.N, case.N, case.is_causal)
+    change = {"ds": lambda p, dp, delta: p * (dp - delta), "p": lambda s, lse: torch.exp(s - lse),
+              "dq": lambda ds, k: ds @ k * scale, "dk": lambda ds, q: ds.mT @ q * scale,
+              "heads": lambda h: True} | changes
+    for b in range(case.B):
+        for h in range(case.HQ):
+            kv = h // group
+            s = (q[b, h] @ k[b, kv].mT * scale).masked_fill(~keep, -torch.inf)
+            p = change["p"](s, truth["lse"][b, h][:, None])
+            delta = (do[b, h] * truth["o"][b, h]).sum(-1, keepdim=True)
+            ds = change["ds"](p, do[b, h] @ v[b, kv].mT, delta)
+            got["d_q"][b, h] = change["dq"](ds, k[b, kv])
+            if change["heads"](h):
+                got["d_k"][b, kv] += change["dk"](ds, q[b, h])
+                got["d_v"][b, kv] += p.mT @ do[b, h]
+    return Sample.of(built, {name: x.float() for name, x in got.items()}, "cpu")
+
+
+def test_right_gradients_have_no_mistake():
+    assert not sample().wrong and wrong_gradients.name([sample()]) == ("", "", "")
+
+
+@pytest.mark.parametrize(("changes", "mistake"), [
+    ({"ds": lambda p, dp, delta: p * dp}, "no-delta"),
+    ({"ds": lambda p, dp, delta: p * (dp + delta)}, "delta-added"),
+    ({"p": lambda s, lse: torch.exp2(s - lse)}, "backward-in-two-bases"),
+    ({"p": lambda s, lse: torch.exp(s)}, "backward-without-lse"),
+    ({"p": lambda s, lse: torch.exp(s - lse / math.log(2))}, "lse-in-base-2"),
+    ({"dq": lambda ds, k: ds @ k}, "dq-unscaled"),
+    ({"dk": lambda ds, q: ds.mT @ q}, "dk-unscaled"),
+    ({"heads": lambda h: h % 2}, "group-not-summed")])
+def test_a_mistake_is_named_by_the_gradients_that_it_gives(changes, mistake):
+    assert wrong_gradients.name([sample(**changes)])[0] == mistake
+
+
+def test_a_mistake_in_one_kernel_is_said_to_be_there():
+    both, right = sample(ds=lambda p, dp, delta: p * dp), sample()
+    got = right.got | {"d_q": both.got["d_q"]}
+    id, words, _ = wrong_gradients.name([Sample.of(right.built, got, "cpu")])
+    assert id == "dq-no-delta" and words.startswith("in the code of dq, delta is missing")
+
+
+def test_gradients_that_no_known_mistake_gives_have_no_name():
+    assert wrong_gradients.name([sample(ds=lambda p, dp, delta: p * (dp - delta) ** 2)])[0] == ""
+
+
+def test_in_16_bits_a_mistake_is_found_within_their_rounding():
+    rough = sample(replace(CASE, dtype=torch.bfloat16), dk=lambda ds, q: ds.mT @ q)
+    rough = Sample.of(rough.built, {name: x.bfloat16() for name, x in rough.got.items()}, "cpu")
+    assert wrong_gradients.name([rough])[0] == "dk-unscaled"
