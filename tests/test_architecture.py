@@ -1,6 +1,7 @@
 """The arrows between files go one way, across the border to a submission above all."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -15,12 +16,14 @@ OURS = ("grader", "reference", "attacks", "tools", "tests", "sink_attn", "benchm
         "classroom", "guide")
 
 
+@functools.cache
 def modules(*folders: str) -> list[str]:
     """Dotted names of the Python files in these folders and below."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
 
 
+@functools.cache
 def imported(module: str) -> set[str]:
     """The modules of ours that a module imports, wherever in it."""
     found, package = set(), module.split(".")[:-1]

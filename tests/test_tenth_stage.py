@@ -71,8 +71,8 @@ def _run(root, *arguments, expected=0) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize(("number", "points"), [
-    (10, 50), pytest.param(11, 200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "points"), [(10, 50), (11, 200)])
 def test_its_solved_file_passes_with_every_step_right(repository, number, points):
     program = "autograder.py" if number == 10 else "autograder_optional.py"
     _run(repository, program, f"--p{number}", "--device", "cpu", "--json", f"{number}.json")

@@ -53,6 +53,7 @@ def test_no_word_leaves_its_figure_or_lies_over_another(figures):
     assert {name: one for name, one in figures.items() if one["out"] or one["over"]} == {}
 
 
+@pytest.mark.slow
 def test_words_are_as_large_on_a_phone_as_small_print(figures):
     for name, one in figures.items():
         if name.endswith("narrow"):

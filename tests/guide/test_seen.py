@@ -20,6 +20,7 @@ def test_the_interpreter_computes_as_seen_and_bfloat16_is_nonsense(today):
     assert today["interpreted"]["float16"] < 1e-3 < 1e6 < today["interpreted"]["bfloat16"]
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 def test_a_dumped_tile_tells_where_a_mistake_begins_and_a_hunt_where_a_nan_does(today):
     was = seen.seen()
@@ -32,6 +33,7 @@ def test_a_dumped_tile_tells_where_a_mistake_begins_and_a_hunt_where_a_nan_does(
             assert (float(before) < 1e-5) == (float(now) < 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 def test_other_warps_stages_and_tiles_need_what_was_seen(today):
     if version("triton") != seen.seen()["triton"]:
@@ -73,6 +75,7 @@ def test_what_l2_served_at_least_is_what_device_memory_could_not_deliver():
     assert measured.value(f"elsewhere {label} | 64") == f"{100 * share:.0f} %"
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 def test_the_compiler_places_as_seen(today):
     """q lies in shared memory, not in registers.  Other versions of Triton may decide otherwise."""
