@@ -116,11 +116,16 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
 
 
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:
-    """The matrix of such a call with more tiles, the last one cut, and a window of several."""
-    case, N = matrix.case, MANY * TILE.get(matrix.case.stage, 64) // 64
-    NK = None if case.NK is None else N + (300 if case.NK > case.N else -100)
-    case = replace(case, N=N, NK=NK, window=case.window and 100, sinks=case.sinks and 70)
-    return read(ask, case, matrix.head, longest=N + 300)
+    """The matrix of such a call with more tiles and a window of several, if it is wrong: the last
+    tile is cut, or else none."""
+    case, times = matrix.case, TILE.get(matrix.case.stage, 64) // 64
+    for N in (MANY * times, 256 * times):
+        NK = None if case.NK is None else N + (300 if case.NK > case.N else -100)
+        case = replace(case, N=N, NK=NK, window=case.window and 100, sinks=case.sinks and 70)
+        found = read(ask, case, matrix.head, longest=N + 300)
+        if found is None or bool(found.wrong.any()):
+            return found
+    return None
 
 
 def describe(matrix: Matrix) -> tuple[str, str] | None:

@@ -45,7 +45,7 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
     fits or more than two do.  longer: a matrix with more tiles, to tell several apart."""
     fits = fitting(matrix)
     more = longer() if len(_said(fits)) > 1 else None
-    if more is not None and bool(more.wrong.any()):
+    if more is not None:
         fits = [one for one in fits if one in fitting(more, fits)]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
     said, where = _said(fits), "in the backward, " * matrix.backward
@@ -168,6 +168,8 @@ class Call:
         needs, found = dict(right), {}
         if right:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
+            if not self.case.is_causal:
+                del tiles["last-full-tile-skipped"]  # its words are of a diagonal
             if self.case.window is not None:
                 first = start - self.case.window + 1
                 for how, begin in (("rounded up", first), ("a key late", (first + 1) // BN * BN)):
