@@ -286,7 +286,8 @@ class Runner:
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
                             for other, value in one.given.items()
-                            if type(value) is int and value > 1):  # a factor of 1 says nothing
+                            if type(value) is int and value > 1  # a factor of 1 says nothing
+                            or isinstance(value, np.ndarray)):
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
                         return self.at(wrong, mistake, line,

@@ -35,7 +35,7 @@ COMPARED = re.compile(rf"(\w+)(?:\[[^]]*\])? *< *(?:{'|'.join(ENDS)})\b")  # x o
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
 SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
-    ("BLOCK|TILE|^[NMD]K?$", "*+-", 0.4), ("tiles", "%/", 0.4), ("", "*+%", 1))
+    ("BLOCK|TILE|^[NMD]K?$", "*+-", 0.4), ("tiles|^H(Q|KV)$", "%/*", 0.4), ("", "*+%", 1))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Text(Source):
                 node.lineno <= edit.line <= node.end_lineno for node in into)]
         alike: dict[tuple, list[Edit]] = {}
         for edit in edits:  # a name occurs often; change one place only
-            if edit.id != "wrong-name" or edit.part.strip("`") in BASES:
+            if edit.id != "wrong-name" or edit.part.strip("`") in BASES \
+                    or edit.key[0] == "argument":
                 alike.setdefault(edit.key, []).append(edit)
         found = [[edit] for edit in edits] + [same for same in alike.values() if len(same) > 1]
         found += self.divided()
@@ -151,6 +152,9 @@ class Text(Source):
             if old in MEANT and not (old == "*" and {left, right} & BASES):
                 yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node,
                                       part=f"`{old}`")
+            if old in "+*" and not isinstance(node.right, ast.Constant):
+                yield self.expression("wrong-operator", node, f"{left} {'+*'.replace(old, '')} "
+                                      f"{right}", node, 0.5, f"`{old}`")
             if old in ("-", "/", "//", "%", "@"):
                 yield self.expression("sides-exchanged", node, f"{right} {old} {left}", node)
             if old == "/":
@@ -159,6 +163,11 @@ class Text(Source):
             if old == "//":
                 yield self.rounded("wrong-operator", node, f"({left} + {right} - 1) // {right}",
                                    old, ("down", "up"))
+            if isinstance(node.left, ast.Call) and len(node.left.args) == 1 and re.search(
+                    r"\b(exp2?|log2?)$", self.of(node.left.func)):
+                function, inner = self.of(node.left.func), self.inner(node.left.args[0])
+                yield self.expression("wrong-grouping", node, f"{function}({inner} {old} {right})",
+                                      node, said=f"`{old} {right}` belongs inside of `{function}`.")
             for one in (node.left, node.right):
                 other = f"{old} {right}" if one is node.left else f"{left} {old}"
                 yield self.expression("one-too-many", node, self.of(one), node, 0.5, f"`{other}`")
@@ -321,13 +330,25 @@ class Text(Source):
             its = self.kinds.get(node.id, "")
             if its == "number":
                 yield self.edit("wrong-number", node, "0", part=f"`{node.id}`")
-            shaped = isinstance(parent, ast.Call) and self.of(parent.func) == "torch.empty_like"
+            shaped = isinstance(parent, ast.Call) and (  # or a tensor that is handed to a kernel
+                self.of(parent.func) == "torch.empty_like" or isinstance(
+                    parent.func, ast.Subscript))
             for other, kind in self.kinds.items():
                 if other != node.id and (kind == its or shaped and kind.endswith(" f")):
                     alike = other[:1] == node.id[:1] or other[1:] == node.id[1:] \
                         or other.partition("_")[2] == node.id.partition("_")[2] != ""
                     yield self.edit("wrong-name", node, other, late=0 if alike else 0.8,
-                                    part=f"`{node.id}`")
+                                    key=self.handed(node, other), part=f"`{node.id}`")
+
+    def handed(self, node, new: str) -> tuple:
+        """The key of a name that calls of one function have in the same argument; () elsewhere."""
+        inner = node
+        while not isinstance(inner, ast.stmt):
+            inner, call = self.parents[inner], inner
+            if isinstance(inner, ast.Call) and call in inner.args:
+                return ("argument", self.of(inner.func), inner.args.index(call), self.of(call),
+                        self.span(node)[0] - self.span(call)[0], new)
+        return ()
 
     def arguments(self, node) -> Iterator[Edit]:
         if not isinstance(node, ast.Call):

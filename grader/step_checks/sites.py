@@ -150,5 +150,7 @@ class Source:
             function = self.of(parent.func)
             return node is not parent.func and (function.rpartition(".")[2] not in FIXED
                                                 or function in ("range", "tl.dot"))
+        if isinstance(parent, ast.Tuple):
+            return isinstance(self.parents.get(parent), ast.Assign)
         return isinstance(parent, ast.Assign | ast.AugAssign | ast.BinOp | ast.Compare) \
             or isinstance(parent, ast.IfExp) and node is not parent.test

@@ -18,6 +18,7 @@ SLIPS = [
     (1, "1.6", "(do_tile * o_tile)", "(do * o)", "`do` and `o` are whole tensors: this tile's"),
     (1, "1.6", "(do_tile * o_tile).sum(dim=-1) - dlse[:, :, m]", "(do * o).sum(-1)",
      "dlse is missing"),
+    (1, "1.8", "@ do_tile\n", "@ o_tile\n", "`o_tile` is the wrong variable here."),
     (1, "1.7", "lse[:, :, m, None]", "lse[..., None]",
      "`lse` is the whole tensor: this tile's part is lse[:, :, m]."),
     (1, "1.8", "scale * ds.transpose(-1, -2) @ q_tile", "scale * ds.transpose(-1, -2) @ q",
