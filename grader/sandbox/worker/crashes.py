@@ -84,6 +84,10 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      'number: write float("-inf") for minus infinity'),
     (r"(?-i:name '(inf|nan)' is not defined)", "name-not-defined", 'write float("-inf") for minus '
      "infinity"),
+    (r"AST node type: (Continue|Break)", "does-not-compile", "put the rest of the loop under an "
+     "if, or change its range: Triton compiles neither continue nor break"),
+    (r"AST node type: Import|__import__ not found", "does-not-compile", "import at the top of the "
+     "file, not in a kernel"),
     (r"got CompiledKernel\)", "input-refused", "a launch returns no tensor: return the one that "
      "its kernel fills"),
     (r"where\(\) missing \d required", "does-not-compile", "tl.where(condition, x, y) takes x "

@@ -107,6 +107,9 @@ def test_an_error_that_is_not_about_tiles_gets_no_advice_about_them(tmp_path, so
     (KeyError("k"), "when it was called", ""),
     (RuntimeError("expected Variable or None (got CompiledKernel)"), "when it was called",
      "input-refused"),
+    (RuntimeError("unsupported AST node type: Continue"), "when it was called",
+     "does-not-compile"),
+    (ImportError("__import__ not found"), "when it was called", "does-not-compile"),
 ])
 def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, error, where, id):
     path = tmp_path / "problem_3.py"
