@@ -78,8 +78,10 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     elif finding.id == "another-tensor":
         diagnosis = {"id": "pattern-another-tensor", "kind": "pattern", "text": finding.seen}
     else:
-        finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, mistake,
-                                                 failures)
+        plain = samples.answers.get(replace(general(case), grads=()))
+        finding, said, advice, diagnosis = _seen(
+            stage, finding, sample, things, matrix, mistake, failures,
+            plain is not None and "o" in plain.wrong)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
@@ -109,8 +111,10 @@ def _patience(session: Session):
 
 
 def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
-          matrix: attention_map.Matrix | None, mistake: tuple[str, str, str], failures):
-    """All that was seen, where no step is red.  mistake: as suspects.name() has it.
+          matrix: attention_map.Matrix | None, mistake: tuple[str, str, str], failures,
+          plain: bool):
+    """All that was seen, where no step is red.  mistake: as suspects.name() has it; plain: whether
+    o is wrong in a plain, small case.
 
     -> the finding, with the places that are left; sentences, the most telling first; what to try;
     the JSON.
@@ -137,6 +141,9 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
                  "--show draws them.",) if seen else ()
         said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
         advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
+    elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
+        said = ("With the same q and k in every batch entry, and the same v in every head, o is "
+                "right: q or k is read from another batch entry, or v from another head.", *said)
     elif seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)

@@ -95,16 +95,16 @@ class Call:
         """As Matrix.wrong has it."""
         return bool((abs(found - weights) <= 1e-4 + 1e-3 * weights).all())
 
-    def heads(self) -> list[tuple[str]]:
-        """The mistakes of the heads that fit all of them."""
-        HQ, HKV, every, fits = self.case.HQ, self.case.HKV, self.matrix.every, []
-        for id, read in rows.HEADS.items():
-            wrong = [read(h, HQ, HKV) for h in range(HQ)]
-            if max(wrong) < HKV and wrong != [h // (HQ // HKV) for h in range(HQ)] and all(
-                    self.agree(every[h].numpy(), self.matrix.of(h, kv)[1].numpy())
-                    for h, kv in enumerate(wrong)):
-                fits.append((id,))
-        return fits
+    def heads(self) -> list[tuple]:
+        """The mistake of the heads that fits all of them, if there is one."""
+        HQ, HKV, every = self.case.HQ, self.case.HKV, self.matrix.every
+        read = [next((kv for kv in range(HKV) if self.agree(
+            every[h].numpy(), self.matrix.of(h, kv)[1].numpy())), None) for h in range(HQ)]
+        if None in read or read == [h // (HQ // HKV) for h in range(HQ)]:
+            return []
+        return [(id,) for id, of in rows.HEADS.items()
+                if read == [of(h, HQ, HKV) for h in range(HQ)]] or [
+            ("heads-read", ", ".join(map(str, read)))]
 
     def suspects(self) -> Iterator[Suspect]:
         """All mistakes that it may have."""
@@ -121,6 +121,11 @@ class Call:
                 np.arange(self.N) >= (case.sinks or 0)))
             W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
             yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(q, k, W))
+            yield Suspect(("diagonal-without-window",), sees=lambda q, k, m, n: right(
+                q, k, self.N if n >= m else None))
+            for back in (case.window, case.window - 1):
+                yield Suspect(("window-into-the-diagonal",), functools.partial(
+                    self.from_the_window, back))
         if case.n_keys != case.N:
             yield Suspect(("keys-counted-by-queries",), self.all_tiles,
                           lambda q, k, m, n: k < case.N)
@@ -155,6 +160,12 @@ class Call:
     def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
         """Of a loop that leaves out none, and masks all."""
         return [(at, True) for at in range(0, self.N, BN)]
+
+    def from_the_window(self, back: int, start: int, BM: int, BN: int) -> Visits:
+        """Of a loop that begins so many keys before the tile's first query."""
+        begin, diagonal = max(start - back, 0), range(start, min(start + BM, self.N), BN)
+        sinks = range(0, min(self.case.sinks or 0, begin // BN * BN), BN)
+        return [(at, True) for at in (*sinks, *range(begin, start, BN), *diagonal)]
 
     def loops(self, start: int, BM: int, BN: int) -> dict[object, Visits]:
         """Wrong loops of one program by the name of the mistake."""

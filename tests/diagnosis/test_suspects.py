@@ -49,6 +49,11 @@ def diagonal_once_more(start, M, T, N):
     return [*visits(start, M, T, N), *((at, False) for at in range(start, min(start + M, N), T))]
 
 
+def from_the_window(start, M, T, N):
+    return [(at, True) for at in (*range(max(start - 23, 0), start, T),
+                                  *range(start, min(start + M, N), T))]
+
+
 def last_full_tile_missing(start, M, T, N):
     full = [at for at in range(0, start, T)]
     return [one for one in visits(start, M, T, N) if one[0] not in full[-1:]]
@@ -83,8 +88,8 @@ def answer(mask, M=32, T=16, loop=every_tile, step=update, factor=1.0,
     return ask
 
 
-def named(case, ask, head=1) -> tuple[str, str]:
-    matrix = attention_map.read(ask, case, head)
+def named(case, ask) -> tuple[str, str]:
+    matrix = attention_map.read(ask, case, 1)
     assert bool(matrix.wrong.any())
     return suspects.name(matrix, lambda: attention_map.longer(ask, matrix))[:2]
 
@@ -100,11 +105,13 @@ def named(case, ask, head=1) -> tuple[str, str]:
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < c.window - 1)), "window-minus-one"),
     (WINDOW, answer(causal), "window-ignored"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < 16)), "window-of"),
+    (WINDOW, answer(window, loop=from_the_window), "window-into-the-diagonal"),
     (SINKS, answer(window), "sinks-ignored"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),
     (SINKS, answer(sinks, sink=lambda x: x - 1e4), "sink-logits-ignored"),
     (GROUPS, answer(causal, kv=lambda h, group: h % 2), "heads-interleaved"),
+    (GROUPS, answer(causal, kv=lambda h, group: 1), "heads-read"),
 ])
 def test_a_mistake_is_named_by_the_weights_that_it_gives(case, ask, mistake):
     assert named(case, ask)[0] == mistake
