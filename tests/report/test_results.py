@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -140,3 +141,44 @@ def test_a_place_a_line_of_code_and_a_guess_are_not_said_beside_the_change_that_
     (StepCheck("4.6", WRONG), "")])
 def test_a_red_step_in_one_sentence_is_its_mistake_or_its_line_or_what_was_seen(known, said):
     assert told(known.as_dict()) == said
+
+
+@pytest.mark.parametrize(("outcomes", "code"), [
+    (["pass", "pass"], 0), (["pass", "wrong"], 1), (["skipped"], 1), (["not_started"], 1), ([], 1),
+    (["wrong", "grader_fault"], 3)])
+def test_only_a_run_whose_stages_all_pass_ends_with_0(outcomes, code):
+    stages = [StageResult(3, "x", 200, outcome) for outcome in outcomes]
+    assert Run("cpu", "2.13", "3.7", 1, "", stages).exit_code() == code
+
+
+def test_a_stage_waits_for_its_student_where_only_blank_steps_end_it():
+    blank = Check("b", "standard", "crashed", diagnosis={"id": "blank-step"})
+    other = Check("c", "standard", "crashed", diagnosis={"id": "a-step"})
+    right = Check("a", "standard", "pass")
+    assert failed(right, blank, outcome="crashed").waits
+    assert not failed(right, other, outcome="crashed").waits
+    assert not failed(blank, outcome="wrong").waits and not failed(outcome="crashed").waits
+
+
+def test_nan_was_read_beside_the_inputs_only_where_there_was_some():
+    nan, off = ({"o": {"fro": fro}} for fro in (math.nan, 0.5))
+    assert results.read_beside(Check("N65-guarded", "robust", "wrong", errors=nan))
+    for other in (Check("N65-guarded", "robust", "wrong", errors=off),
+                  Check("N65", "robust", "wrong", errors=nan),
+                  Check("N65-guarded", "robust", "crashed", errors=nan)):
+        assert not results.read_beside(other)
+
+
+@pytest.mark.parametrize(("state", "outcome"), [
+    ("syntax_error", "crashed"), ("missing", "missing"), ("not_started", "not_started")])
+def test_a_file_that_cannot_run_is_settled_by_reading_it(state, outcome):
+    step = SimpleNamespace(id="4.2")
+    file = SimpleNamespace(state=state, located="problem_4.py:7: why", sha256="abc", steps=[step],
+                           blank_new=["4.2"], blank_steps=["4.2"], left_raises={})
+    result = StageResult(4, "x", 100)
+    assert results.settled_by_reading(SimpleNamespace(needs_triton=False), file, result)
+    assert (result.outcome, result.sha256) == (outcome, "abc")
+    assert result.sentence.startswith("problem_4.py:7: why")
+    assert ("still to write: 4.2" in result.sentence) is (state == "not_started")
+    file.state = "ready"
+    assert not results.settled_by_reading(SimpleNamespace(needs_triton=False), file, result)
