@@ -56,7 +56,7 @@ def test_what_runs_beside_a_submission_imports_nothing_from_outside_its_folder()
     assert outside("sandbox") == set()
 
 
-def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_share():
+def test_the_grader_takes_from_the_sandbox_only_what_both_sides_share():
     found = {name for module in modules("grader") if not module.startswith("grader.sandbox.")
              for name in imported(module)}
     assert {name for name in found if name.startswith("grader.sandbox.")} == {"grader.sandbox.wire"}

@@ -62,7 +62,7 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
-def test_every_step_has_hints_in_the_order_of_the_steps_and_no_hint_lacks_a_step():
+def test_every_step_has_hints_in_order_and_no_hint_lacks_a_step():
     assert set(HINTS) == set(SOLUTIONS) and len(HINTS) >= 9
     assert list(HINTS) == sorted(HINTS, key=lambda step: [
         int(part) for part in step.replace("W", "0").split(".")])

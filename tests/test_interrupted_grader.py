@@ -164,7 +164,7 @@ with left_at_once():
 
 
 @LINUX
-def test_who_interrupts_the_wait_for_a_save_leaves_no_worker_that_was_made_ready(grading):
+def test_who_interrupts_the_wait_for_a_save_leaves_no_worker(grading):
     process = grading.start("1 / 0", "--watch", stdout=(grading.folder / "said").open("w"))
     said = grading.folder / "said"
     assert until(lambda: "Watching" in said.read_text() and came_to(grading, "its worker starts"),

@@ -369,7 +369,7 @@ REAL = problem_files(ROOT)
 
 
 @pytest.mark.parametrize("stage", REAL)
-def test_every_real_stage_has_steps_with_titles_and_a_starter_that_is_not_started(stage, tmp_path):
+def test_every_stage_has_titled_steps_and_a_starter_that_is_not_started(stage, tmp_path):
     source = REAL[stage].read_text()
     regions = steps(source)
     assert regions and all(step.title for step in regions)

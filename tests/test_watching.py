@@ -98,7 +98,7 @@ def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_pa
     assert events == [("grade", 0), ("grade", 1), ("ready", 1), ("grade", 0), ("ready", 0)]
 
 
-def test_what_was_graded_goes_from_the_screen_when_a_file_is_saved_and_not_before(tmp_path):
+def test_what_was_graded_stays_on_the_screen_until_a_file_is_saved(tmp_path):
     paths, events = [tmp_path / "a.py"], []
     (tmp_path / "a.py").write_text("one", "utf-8")
     (tmp_path / "b.py").write_text("one", "utf-8")
@@ -350,7 +350,7 @@ def made(monkeypatch, tmp_path):
     return found
 
 
-def test_on_a_gpu_the_worker_that_waited_takes_a_file_of_which_nothing_was_compiled(made, tmp_path):
+def test_on_a_gpu_the_worker_that_waited_takes_a_file_not_yet_compiled(made, tmp_path):
     options = Options(tmp_path, "cuda", 1, 60.0)
     waiting = spare_worker(STAGES[4], options)
     assert made.pop()["cache"] is None  # one that goes with the worker

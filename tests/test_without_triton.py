@@ -153,7 +153,7 @@ def test_the_first_screen_and_the_doctor_say_what_runs_here(pythons, blank):
 
 
 @pytest.mark.interpreter
-def test_with_a_triton_that_is_too_old_stage_1_is_graded_and_the_others_say_what_to_install(
+def test_with_too_old_a_triton_stage_1_is_graded_and_others_say_why_not(
         old_triton, solved):
     code, said = asked(old_triton, solved, "--p1", "--p3", "--quick")
     words = " ".join(said.split())

@@ -38,7 +38,7 @@ def test_the_repository_and_an_assignment_of_it_are_one_grader(tmp_path):
     assert record.version(tmp_path) == record.version()
 
 
-def test_the_grader_is_all_that_its_folder_holds_but_for_the_pages_of_an_assignment():
+def test_the_grader_is_all_of_its_folder_but_an_assignments_pages():
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "grader").rglob("*")
              if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md"}
     assert there == set(record.engine()) - {"reference.py"}

@@ -46,7 +46,7 @@ def submission(folder, text, name="problem_4.py"):
     return read(folder, name, "entry")
 
 
-def test_a_decorator_or_an_expression_of_any_depth_is_read_for_joined_tiles_at_once():
+def test_an_expression_of_any_depth_is_read_for_joined_tiles_at_once():
     source = (f"@({'+'.join(['jit'] * 800)})\ndef f(): pass\n"
               f"@triton.jit\ndef g(x):\n    y = {'-' * 900}x\n    z = x < 1 and y < 2\n")
     assert misjoined_tiles(ast.parse(source))[0] == 6

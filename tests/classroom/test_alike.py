@@ -54,7 +54,7 @@ def test_a_short_file_under_other_names_is_listed_from_nine_lines_on(count, list
 
 
 @pytest.mark.parametrize("copies", [2, 3, 4, 15, 40])
-def test_a_source_of_any_number_of_students_is_found_with_the_lines_that_only_they_have(copies):
+def test_a_common_source_is_found_with_the_lines_that_only_they_have(copies):
     files = {f"copy{i:02}": work(*own(1), f"y = {i} // 7", *own(i + 2, 3)) for i in range(copies)}
     files |= {f"honest{i}": work(*own(1)[:6], *own(100 + i)) for i in range(3)}
     (group,) = compared(**files).groups

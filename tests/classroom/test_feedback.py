@@ -96,7 +96,7 @@ def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
         reported(tmp_path, WRONG, [given]))["html"].decode()
 
 
-def test_whose_files_were_refused_reads_so_and_who_handed_in_nothing_gets_no_page(tmp_path):
+def test_a_page_says_that_files_were_refused_and_nothing_gets_no_page(tmp_path):
     near = {"refused": {2: "want problem_2.py; got problem2.py"}}
     given = grades.Override("Otto Aber", 2, 50.0, "renamed by hand")
     reports = [reported(tmp_path, None, overrides, **more) | {"key": key}

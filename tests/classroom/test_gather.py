@@ -175,7 +175,7 @@ def test_what_a_system_added_is_not_handed_in_and_an_empty_archive_is(tmp_path):
      "could not be opened: want a folder, a .zip or a .tar.gz; got rest.rar"),
     ({"rest.zip": "PK"}, None, "rest.zip: cannot read the archive"),
     ({"utils.py": "x = 1"}, None, ""), ({"report.pdf": "x"}, None, "")])
-def test_nothing_that_may_be_a_file_is_skipped_and_none_is_chosen_for_what_is_in_it(
+def test_nothing_that_may_be_a_file_is_skipped_or_chosen_by_its_content(
         tmp_path, beside, file, refused):
     make(tmp_path, {"anna": ANNA})
     for name, text in beside.items():

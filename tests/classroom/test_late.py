@@ -34,7 +34,7 @@ def test_each_day_begun_costs_its_share_and_after_the_last_nothing_counts(hours,
     assert bool(made["late"]) == bool(days)
 
 
-def test_within_the_grace_period_nobody_is_late_and_after_it_the_deadline_counts():
+def test_within_the_grace_period_nobody_is_late_after_it_the_deadline_counts():
     rules = Late(DEADLINE, days=2, per_day=0.1, grace=30)
     assert [rules.days_of(DEADLINE + timedelta(minutes=time)) for time in (30, 31, 1440, 1441)
             ] == [0, 1, 1, 2]
@@ -59,7 +59,7 @@ def test_what_is_late_says_both_times_and_their_zones():
     (1000, None, [], None, None, [late.UNKNOWN]),
     (None, None, [], None, None, [late.UNKNOWN]),
     (None, None, [grades.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])
-def test_what_is_marked_late_by_unknown_days_has_no_points_until_a_person_says_them(
+def test_work_late_by_unknown_days_has_no_points_until_a_person_says_them(
         hours, rules, words, points, days, notes):
     made = report(hours, marked_late=True)
     grades.apply(made, grades.Policy(late=rules), words)

@@ -101,7 +101,7 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
-def test_whose_files_are_of_no_stage_that_is_graded_is_for_a_person_and_has_no_0(tmp_path):
+def test_files_of_no_graded_stage_are_for_a_person_and_no_0(tmp_path):
     with Store(tmp_path / "out", SETTINGS) as store:
         for student in (Submitted("eve", "eve", {3: b"x"}),
                         Submitted("eve", "eve", {}, {3: "it is a link"})):
@@ -302,7 +302,7 @@ def test_a_report_that_is_none_is_said_to_be_none(report):
         "the report that was handed in cannot be read"]
 
 
-def test_a_case_that_a_busy_machine_did_not_let_be_checked_is_graded_alone_and_then_listed(
+def test_what_a_busy_machine_did_not_check_is_graded_alone_then_listed(
         tmp_path):
     starved = stage(1, "pass", 100, check={"outcome": "skipped", "not_checked": True})
     assert unconfirmed({"stage": starved, "alone": False})

@@ -327,7 +327,7 @@ def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
 @pytest.mark.parametrize(("undecided", "decision"), [
     ("rejected", "braunben,2,0,talked about it,"), ("dies", "braunben,*,60,,by hand"),
     ("late", "braunben,*,,by the log,,1"), ("draft", "braunben,*,,your mail,,0")])
-def test_no_gradebook_and_no_page_has_what_is_undecided_and_the_last_line_counts_it(
+def test_what_is_undecided_is_in_no_gradebook_and_the_last_line_counts_it(
         grade, tmp_path, capsys, undecided, decision):
     shutil.rmtree(tmp_path / "in")
     (tmp_path / "in").mkdir()
@@ -456,7 +456,7 @@ def test_nothing_of_ones_own_is_overwritten_or_removed(grade, options, tmp_path,
     assert grade(*options, "--yes") == 0
 
 
-def test_a_worksheet_of_ones_own_in_the_results_is_seen_before_anything_is_graded(
+def test_a_worksheet_of_ones_own_in_the_results_is_seen_before_grading(
         moodle, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/moodle.csv").write_text("my own list\n")

@@ -123,7 +123,7 @@ def test_what_decides_asks_nothing_that_the_assignment_does_not_allow(number):
                 assert case.is_causal and case.window and not case.sink_logits
 
 
-def test_a_key_that_is_a_view_keeps_its_last_dimension_and_q_can_be_made_anew_like_it():
+def test_a_key_that_is_a_view_keeps_its_last_dimension_and_q_follows():
     from grader.course.inputs import build
 
     for layout in ("transposed", "views", "guarded"):

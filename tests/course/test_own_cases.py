@@ -98,7 +98,7 @@ def test_the_program_refuses_a_file_that_is_none(written, tmp_path):
 
 
 @pytest.mark.interpreter
-def test_a_mistake_in_an_own_case_alone_is_found_and_no_student_is_told_to_ask_it(written,
+def test_a_mistake_in_an_own_case_is_found_and_no_student_told_to_ask_it(written,
                                                                                   tmp_path):
     text = (ROOT / "problem_2.py").read_text("utf-8")
     source = text + ("\n_right = weighted_row_sum_forward\n\n\ndef weighted_row_sum_forward(x, w):"

@@ -15,7 +15,7 @@ def test_there_are_nine_stages_with_the_points_of_the_course():
     assert points == {1: 200, 2: 100, 3: 200, 4: 100, 5: 50, 6: 50, 7: 50, 8: 200, 9: 200}
 
 
-def test_every_stage_is_asked_for_gradients_and_only_the_optional_ones_by_the_assignment():
+def test_all_stages_are_asked_for_gradients_the_optional_ones_for_points():
     assert [n for n, stage in STAGES.items() if stage.optional] == [8, 9]
     for number, stage in STAGES.items():
         asked = [case for case in listed(stage.number, "cpu", False) if case.grads]

@@ -25,7 +25,7 @@ def test_results_that_no_launch_could_write_are_known():
     assert not trace(launches=0, backward_launches=0, operations=("aten::clone",)).results_written
 
 
-def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_not():
+def test_only_whole_numbers_made_of_the_inputs_are_computed_with():
     value = json.loads(trace().text)
     value["storages"] = [{"bytes": 16, "input": "q"}] + [{"bytes": 32}] * 4
     whole = [{"tensor": [number, 0, [2, 2], [2, 1], "int64"]} for number in range(5)]

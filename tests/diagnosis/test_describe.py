@@ -130,7 +130,7 @@ def test_a_factor_that_is_a_known_constant_is_named(factor, D, said):
     assert describe.constant(factor, Case(3, "standard", 64, D=D, HQ=2, HKV=2)) == said
 
 
-def test_small_errors_that_are_everywhere_are_called_rounding_and_others_are_not():
+def test_only_small_errors_that_are_everywhere_are_called_rounding():
     noise = torch.randn(1, 2, 64, 8, generator=torch.Generator().manual_seed(1)).double()
     finding = found(PLAIN, lambda x: x * (1 + noise * 2e-3))
     assert finding.id == "rounded" and "usually comes from rounding" in finding.seen
@@ -193,7 +193,7 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     (2, "y", ["2.1"]), (2, "d_x", ["2.4", "2.6"]), (2, "d_w", ["2.5", "2.6"]),
     (3, "o", ["3.1", "3.8"]), (8, "o", ["8.1", "8.20"]), (8, "d_q", ["8.7", "8.10"]),
     (8, "d_k", ["8.13", "8.20"]), (9, "d_v", ["9.15", "9.23"])])
-def test_of_rows_never_stored_the_steps_that_choose_and_store_them_are_looked_at(
+def test_of_rows_never_stored_the_steps_that_choose_them_are_looked_at(
         stage, name, steps):
     assert STAGES[stage].steps_of(describe.WRITERS[name]) == steps
 

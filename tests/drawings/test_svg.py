@@ -46,7 +46,7 @@ def test_tiles_are_cut_where_their_numbers_say_and_not_where_the_picture_begins(
     assert layers(CAUSAL, 4, first=(2, 0))["whole"].sum() == 8
 
 
-def test_a_tile_of_which_only_sinks_are_visible_is_told_from_one_that_the_mask_cuts():
+def test_a_tile_that_shows_only_sinks_is_told_from_one_that_the_mask_cuts():
     window = np.eye(8, dtype=bool)
     window[:, 0] = True
     found = layers(window, 4, sinks=1)

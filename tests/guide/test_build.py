@@ -152,7 +152,7 @@ def test_numbers_are_set_to_the_right_on_the_site_and_in_print(built):
     assert "table.cell(align: right)[1.06\n" in (built / "guide.typ").read_text("utf-8")
 
 
-def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_print(built):
+def test_figures_and_tables_are_numbered_alike_on_the_site_and_in_print(built):
     site = "".join((built / "html" / f"{page}.html").read_text("utf-8")
                    for page in ("memory", "stage_3", "stage_9"))
     print_ = (built / "guide.typ").read_text("utf-8")
@@ -160,7 +160,7 @@ def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_pri
     assert len(numbers) > 8 and all(number in print_ for number in numbers)
 
 
-def test_a_chapter_has_its_name_above_all_pages_but_the_first_and_no_page_is_two_thirds_empty(
+def test_a_chapters_pages_have_its_name_and_none_is_two_thirds_empty(
         built):
     """Nor a third, but for the last page of a chapter."""
     import io

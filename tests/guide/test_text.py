@@ -203,7 +203,7 @@ def test_a_sketch_has_steps_of_its_stage_and_no_line_of_a_solution(page, stage):
     assert not solved & {line.split("  # ")[0].strip() for line in body.splitlines()}
 
 
-def test_there_are_ten_open_exercises_of_three_kinds_and_each_says_what_a_good_answer_has():
+def test_ten_open_exercises_of_three_kinds_say_what_a_good_answer_has():
     text, found = read(TEXT / "open.md"), excerpts.open_exercises()
     assert list(found) == [str(i) for i in range(1, 11)] == re.findall(
         r"^```{open} (\d+)$", text, re.MULTILINE)

@@ -83,7 +83,7 @@ def test_the_scores_of_the_memory_chapter_are_those_of_the_results():
     assert measured.value("ms stage 4, D=64, forward | stages") == "0.676 ms"
 
 
-def test_plain_triton_goes_about_half_of_the_way_from_the_stage_to_flash_attention_4():
+def test_plain_triton_goes_half_the_way_from_a_stage_to_flash_attention_4():
     for stage, plain, best in zip((3, 4), measured.gluon().rows[0][1:], measured.flash_4(),
                                   strict=True):
         first = measured.entry(f"stage {stage}, D=128, forward", "stages")["ms"]
@@ -137,7 +137,7 @@ MASKS = [(N, block, window, sinks) for N in (8, 24, 30) for block in (2, 4, 8)
          for window in (1, block, block + 1, 10, N) for sinks in (0, 1, block, 9)]
 
 
-def test_the_two_walks_are_those_of_the_solution_and_visit_what_the_mask_shows_once():
+def test_the_two_walks_are_the_solutions_and_visit_what_is_visible_once():
     for N, block, window, sinks in MASKS:
         given = {"N": N, "BLOCK_M": block, "BLOCK_N": block, "window_size": window,
                  "sink_size": sinks}

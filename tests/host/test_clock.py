@@ -23,14 +23,14 @@ def test_a_stage_is_over_when_its_seconds_are(monkeypatch):
     assert short.words() == "the stage's 0.02 s (--stage-timeout) ran out"
 
 
-def test_a_starved_request_is_asked_again_once_a_stage_and_not_when_that_is_over():
+def test_a_starved_request_is_asked_again_once_and_not_past_the_stage():
     running = Clock(600)
     assert not running.asks_again(SubmissionError("timeout", "late"))
     assert [running.asks_again(STARVED) for _ in range(3)] == [True, False, False]
     assert not Clock(0).asks_again(STARVED)
 
 
-def test_a_stage_gets_the_time_for_which_a_worker_had_to_wait_up_to_twice_its_own(monkeypatch):
+def test_a_stage_gets_the_time_that_a_worker_waited_up_to_twice_its_own(monkeypatch):
     monkeypatch.setattr(clock.time, "monotonic", lambda: 1000.0)
     running = Clock(600)
     running.add(90.0)

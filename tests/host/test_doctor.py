@@ -53,7 +53,7 @@ def test_without_triton_stage_1_runs_alone_and_it_says_what_to_install():
     assert "a container, Codespaces or Colab" in said(mac, grade="problem")
 
 
-def test_an_interpreter_that_does_not_run_with_this_numpy_is_a_problem_without_a_gpu_only():
+def test_a_broken_interpreter_is_a_problem_only_without_a_gpu():
     pair = replace(LAPTOP, torch_wants="3.6.0", triton="3.6.0", numpy="2.5.0")
     assert not can_run(pair)
     assert said(pair, grade="problem").startswith(
@@ -157,7 +157,7 @@ def test_an_import_that_crashes_is_a_finding():
     ("libcudart.so.12: cannot open shared object file",
      "ImportError: libcudart.so.12: cannot open shared object file"),
     ("", "ImportError")])
-def test_of_an_error_that_keeps_torch_from_being_imported_the_first_line_is_shown(
+def test_of_an_error_in_importing_torch_the_first_line_is_shown(
         text, said, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(f'raise ImportError("{text}")')
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

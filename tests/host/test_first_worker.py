@@ -21,7 +21,7 @@ def first():
         first.worker.close()
 
 
-def test_the_first_session_has_the_worker_that_was_asked_for_and_the_next_one_another(
+def test_the_first_session_has_the_worker_that_was_asked_for(
         first, tmp_path):
     first.begin()
     begun = first.worker

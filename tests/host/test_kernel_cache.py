@@ -93,7 +93,7 @@ def test_what_one_session_compiles_the_next_one_finds(tmp_path):
     assert tmp_path.is_dir()  # a session removes its own folder, not a cache it was given
 
 
-def test_workers_under_ids_of_their_own_share_what_they_compiled_and_nobody_else_reads_it(
+def test_workers_under_own_ids_share_what_they_compiled_and_nobody_else(
         monkeypatch):
     if (user := find_user("auto")) is None or ids_for_worker(user) == user:
         pytest.skip("needs root, and a Python that the account nobody can read")

@@ -53,7 +53,7 @@ def test_the_worker_of_the_cases_waits_for_no_helper_and_makes_way_for_all():
     one.ends.set()
 
 
-def test_what_one_helper_failed_by_no_other_is_asked_until_the_file_has_been_imported():
+def test_what_one_worker_failed_by_is_asked_of_no_other_before_the_import():
     late = SubmissionError("timeout", "no answer within 10 s")
     imports, other = Imports(), Worker()
     with pytest.raises(SubmissionError):

@@ -121,7 +121,7 @@ def test_an_output_that_a_later_call_changes_differs_when_read_again(answers):
     assert not torch.equal(reply.outputs[0]["y"], reply.late["y"])
 
 
-def test_strides_kept_from_the_first_call_show_in_the_same_numbers_laid_out_otherwise(answers):
+def test_strides_kept_from_the_first_call_show_in_another_layout(answers):
     x = torch.arange(24.0).reshape(1, 2, 3, 4)
     call = double_call(inputs={"x": TensorInput.dense(x)}, repeats=2,
                        outputs=(OutputSpec("y", tuple(x.shape), torch.float32),))
@@ -131,14 +131,14 @@ def test_strides_kept_from_the_first_call_show_in_the_same_numbers_laid_out_othe
     assert not torch.equal(kept.restrided["y"], x * 2)
 
 
-def test_what_a_forward_saved_where_the_next_one_writes_shows_in_its_gradients_asked_again(answers):
+def test_what_the_next_forward_overwrites_shows_in_gradients_asked_again(answers):
     reply = run(answers, "in_a_workspace", with_gradient(repeats=2))
     assert torch.equal(reply.grads["x"], 6 * X)
     assert not torch.equal(reply.grads_again["x"], 6 * X)
     assert not run(answers, "in_a_workspace", with_gradient()).grads_again  # of one call
 
 
-def test_an_option_kept_where_the_next_call_writes_its_own_shows_in_the_gradients_asked_again(
+def test_an_option_that_the_next_call_overwrites_shows_in_the_gradients(
         answers):
     for between, factor in ((None, 2), ((("@x",), {"factor": 5}), 5)):
         reply = run(answers, "option_on_the_class", with_gradient(repeats=2, between=between))
@@ -146,7 +146,7 @@ def test_an_option_kept_where_the_next_call_writes_its_own_shows_in_the_gradient
         assert torch.equal(reply.grads_again["x"], torch.full((3, 4), 3.0 * factor))
 
 
-def test_a_gradient_that_the_next_backward_overwrites_shows_when_it_is_read_again(answers):
+def test_a_gradient_that_the_next_backward_overwrites_is_found(answers):
     reply = run(answers, "gradient_in_one_buffer", with_gradient(repeats=2))
     assert torch.equal(reply.grads["x"], reply.grads_again["x"])
     assert not torch.equal(reply.grads["x"], reply.grads_late["x"])
@@ -224,7 +224,7 @@ def test_time_is_the_work_of_n_calls(answers):
     assert 0.6 <= answers.time(reaching(3), 3) < 3.0
 
 
-def test_timed_calls_that_would_read_past_their_storage_are_refused_before_any_is_made(answers):
+def test_timed_calls_that_would_read_past_their_storage_are_refused(answers):
     with pytest.raises(ValueError, match=r"x: want a storage of \d+ elements for 3 .* got \d+"):
         answers.time(reaching(1), 3)
 

@@ -103,7 +103,7 @@ def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
     assert claims.from_answers({case: check("pass", {"y": FITS})}) == {GRADIENTS}
 
 
-def test_what_the_signature_offers_and_the_file_refuses_is_not_said_to_be_tested():
+def test_what_the_file_refuses_is_not_said_to_be_tested():
     checks = {LOGITS: check("crashed", line=RAISES)}
     said = claims.in_words(file(), checks, frozenset({SINK_LOGITS}))
     assert said.endswith(f"refuses it: {SINK_LOGITS}.")

@@ -28,7 +28,7 @@ def compiled(folder: Path, source: str, promises_all: bool = False):
         return compile_check._compile(context, session)[0]
 
 
-def test_a_self_check_at_module_level_does_not_fail_where_kernels_compute_nothing(tmp_path):
+def test_a_self_check_of_a_module_does_not_fail_on_idle_kernels(tmp_path):
     check = compiled(tmp_path, SOLVED + """
 x = torch.randn(1, 2, 64, 16)
 want = torch.nn.functional.scaled_dot_product_attention(x, x, x)

@@ -180,7 +180,7 @@ def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, mon
 @pytest.mark.parametrize(("found", "outcome"), [
     (Honest, "pass"), (spoiled(lambda call: call.inputs["q"].shape[2] == 47), "wrong"),
     (failing("crashed", True, lambda call: call.inputs["q"].shape[2] == 46), "pass")])
-def test_the_worker_of_the_lights_takes_cases_too_and_what_it_cannot_settle_is_asked_again(
+def test_the_worker_of_the_lights_takes_cases_and_the_unsettled_are_asked(
         graded, monkeypatch, found, outcome):
     borders, asked = [Case(1, "robust", N, by_contract=True) for N in range(40, 50)], []
     monkeypatch.setattr(contract, "cases", lambda *what: list(borders))
@@ -251,7 +251,7 @@ def cheat(wrong=lambda call: False):
 @pytest.mark.parametrize("wrong, outcome", [
     (lambda call: False, "rejected"), (lambda call: not is_standard(call), "rejected"),
     (lambda call: is_standard(call) and call.args[3], "wrong")])
-def test_rejected_costs_every_point_and_a_file_wrong_in_a_standard_case_is_accused_of_nothing(
+def test_rejected_costs_every_point_and_a_wrong_file_is_accused_of_nothing(
         graded, wrong, outcome):
     result = graded(cheat(wrong))
     assert (result.outcome, result.points, result.earned) == (outcome, 0, [])
@@ -286,7 +286,7 @@ class Elsewhere(Replaying):
         return {n: x * 1.1 for n, x in got.items()} if call.inputs["q"].shape[2] == 65 else got
 
 
-def test_a_plan_that_is_wrong_where_the_file_is_right_is_the_proof_of_an_accusation(graded):
+def test_a_plan_that_is_wrong_where_the_file_is_right_proves_an_accusation(graded):
     result = graded(Honest, replaying=Elsewhere, replays_all=True)
     assert (result.outcome, result.points) == ("rejected", 0)
 
@@ -363,7 +363,7 @@ def is_odd(call):
     (failing("crashed", False, is_odd), "beyond", "pass", 200),
     (failing("timeout", True, is_odd), "beyond", "pass", 200),
     (spoiled(is_odd), "robust", "wrong", 140)])
-def test_what_the_course_alone_promises_decides_where_a_file_without_markers_answers(
+def test_the_courses_own_promises_decide_where_an_unmarked_file_answers(
         graded, session, group, outcome, points):
     result = graded(session)
     odd, = (check for check in result.checks if "-D40-" in check.name)

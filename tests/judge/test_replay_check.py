@@ -84,7 +84,7 @@ def test_nothing_is_replayed_of_a_file_that_is_wrong_in_a_standard_case(tmp_path
 
 
 @pytest.mark.parametrize("times, outcome", [(2.0, "wrong"), (20.0, "rejected")])
-def test_numbers_on_which_a_replay_fails_are_there_again_with_the_command_it_says(
+def test_the_command_it_says_brings_the_numbers_a_replay_fails_on(
         times, outcome, monkeypatch, tmp_path):
     built, reply = answered(PLAIN)
     asked = []

@@ -65,7 +65,7 @@ def tuned(tmp_path):
     return run
 
 
-def test_every_configuration_runs_a_standard_case_and_a_ragged_one_and_those_left_out_are_named(
+def test_every_configuration_runs_two_cases_and_those_left_out_are_named(
         tuned):
     session, result = tuned()
     assert [case.group for case in session.cases] == ["standard", "robust"]

@@ -116,7 +116,7 @@ def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id
 @pytest.mark.parametrize("step, red, points_there", [
     ("3.1", [], True), ("3.1", ["3.1"], False), ("3.1", ["3.11"], True),
     ("7.77", [], False)])  # which the stage does not have
-def test_an_access_outside_points_at_the_steps_of_its_address_unless_they_are_red(
+def test_an_access_outside_points_at_its_steps_unless_they_are_red(
         tmp_path, step, red, points_there):
     (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", step))
     file = submission.read(tmp_path, "problem_3.py", "kernel")

@@ -162,7 +162,7 @@ def test_a_walk_from_anywhere_may_take_a_tile_too_many(late, outcome):
     assert judged(4, backwards).outcome == "needless work"
 
 
-def test_large_tiles_of_queries_and_small_ones_of_keys_have_the_slack_of_the_large():
+def test_large_query_tiles_and_small_key_tiles_have_the_slack_of_the_large():
     assert judged(4, causal_walk(128, late=31), tiles=(16, 4)).outcome == "pass"
 
 

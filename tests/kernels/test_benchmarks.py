@@ -247,7 +247,7 @@ def test_flex_is_asked_for_its_backend_by_name(monkeypatch):
     assert asked == [None, {"BACKEND": "FLASH"}]
 
 
-def test_the_gluon_kernel_gets_the_mask_and_what_is_our_own_is_nobodys_best_peer(monkeypatch):
+def test_the_gluon_kernel_gets_the_mask_and_our_own_is_no_peer(monkeypatch):
     import sink_attn
 
     def attend(q, k, v, is_causal, window_size, sink_size, sink_logits, kernel):

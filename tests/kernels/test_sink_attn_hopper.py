@@ -206,7 +206,7 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
         assert copied.is_contiguous() and copied.data_ptr() % 16 == 0 and torch.equal(copied, view)
 
 
-def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
+def test_a_descriptor_is_kept_by_its_place_and_its_copy_lives_as_long():
     from sink_attn import hopper, kept
 
     describe = functools.partial(kept.describe, make=hopper.tiles)

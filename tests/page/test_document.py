@@ -89,7 +89,7 @@ def test_a_red_step_shows_its_line_its_numbers_its_mistake_and_its_rule(tmp_path
 
 
 @pytest.mark.parametrize("points, green", [(50, True), (35, False)])
-def test_beside_a_red_step_the_outcome_is_green_only_where_all_points_were_earned(tmp_path, points,
+def test_beside_a_red_step_only_all_points_make_the_outcome_green(tmp_path, points,
                                                                                 green):
     text = document([shown(tmp_path, [STEP], outcome="pass", points=points, max_points=50)])
     assert ('class="chip good">passed' in text) == green
@@ -125,7 +125,7 @@ def test_numbers_are_folded_only_where_the_mistake_is_named(tmp_path):
      ["python autograder.py --p6", "python -m grader.carry 7"]),
     ("nothing: that was the last problem.", ["Nothing: that was the last problem."], []),
     ("fix step 6.8 and save", ["Fix step 6.8 and save"], [])])
-def test_what_to_do_next_stands_above_the_pictures_with_only_the_command_in_its_box(
+def test_what_to_do_next_stands_above_the_pictures_its_command_in_a_box(
         tmp_path, following, said, typed):
     one = shown(tmp_path, [STEP], pictures=[pictures.Picture("The mask", "", (), (), True)])
     one.next = following
@@ -249,7 +249,7 @@ def test_what_was_not_timed_has_no_place_under_the_roofs(tmp_path):
     assert "The roofline" not in document([shown(tmp_path, outcome="pass", benchmark=untimed)])
 
 
-def test_nothing_is_wider_than_a_phone_and_a_table_that_scrolls_takes_the_keyboard(tmp_path):
+def test_nothing_is_wider_than_a_phone_and_keys_scroll_a_wide_table(tmp_path):
     wide = {"name": "s", "role": "got", "rows": [0], "columns": [*range(5)],
             "cells": [["-1234.5678"] * 5], "wrong": [[1] * 5]}
     one = shown(tmp_path, [STEP | {"evidence": {"tables": [wide]}}],
@@ -284,7 +284,7 @@ LAUNCH = Launch("_kernel", {"q_ptr": (6, 2), "k_ptr": (6, 2), "<o>": (6, 2)}, (
      access("store", "<o>", 4, 7))))
 
 
-def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_said():
+def test_loads_and_stores_are_drawn_by_program_and_turn():
     drawn = pictures.memory([(LAUNCH, list(map(turns, LAUNCH.programs)))], "L=6", "problem_3.py")
     [(name, svg, programs, first)] = drawn.panels
     assert (name, programs, first) == ("_kernel", 2, 1)

@@ -127,7 +127,7 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
     assert overview.after_run(results, [4, 5], Path("."), False, False) == said
 
 
-def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_until_it_is_right(
+def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_again(
         tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checks = [Check(name, "robust", "wrong", again=f"... --case {name}", seconds=seconds)
@@ -159,7 +159,7 @@ def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step(
 
 
 @pytest.mark.parametrize("quick, points", [(True, 70), (False, 90)])
-def test_the_first_stage_with_a_red_step_and_points_missing_comes_before_later_ones_that_fail(
+def test_a_stage_with_a_red_step_and_points_missing_comes_before_later_ones(
         tmp_path, monkeypatch, quick, points):
     monkeypatch.chdir(tmp_path)
     red = [{"id": "4.2", "light": "wrong"}, {"id": "4.8", "light": "wrong"}]

@@ -64,7 +64,7 @@ def failed(*checks: Check, steps=(), outcome="wrong") -> StageResult:
     return StageResult(4, "x", 100, outcome, checks=list(checks), steps=list(steps))
 
 
-def test_what_is_to_be_fixed_is_a_red_step_or_else_where_the_first_failing_case_points():
+def test_to_be_fixed_is_a_red_step_or_else_what_the_first_case_points_to():
     passed = Check("a", "standard", "pass")
     wrong = Check("b", "standard", "wrong", diagnosis={"id": "x", "step": "4.2 or 4.3"})
     assert failed(passed, wrong, steps=[GREEN, RED]).to_fix == "fix step 4.8"
@@ -72,7 +72,7 @@ def test_what_is_to_be_fixed_is_a_red_step_or_else_where_the_first_failing_case_
     assert failed(passed, Check("b", "standard", "wrong")).to_fix == ""
 
 
-def test_where_a_case_fails_and_no_step_is_red_it_is_not_said_that_all_are_right():
+def test_where_a_case_fails_it_is_not_said_that_all_steps_are_right():
     assert failed(steps=[GREEN]).steps_right == "every step is right on its own"
     assert failed(steps=[GREEN, RED]).steps_right == "1 of 2 steps right"
     assert failed(steps=[GREEN], outcome="rejected").steps_right == "1 of 1 steps right"
@@ -86,7 +86,7 @@ def test_a_red_step_of_a_stage_that_passes_stays_red_in_the_file():
     assert "does not do what its comment asks. N=40:" in written["text"]
 
 
-def test_of_too_much_to_say_the_last_sentences_go_and_what_tells_and_what_to_do_stay():
+def test_of_too_much_to_say_what_tells_and_what_to_do_stay():
     seen = [f"Sentence {i}. " + "It goes on and on. " * 9 for i in range(6)]
     check = Check("a", "standard", "wrong", what="o differs.", place="row 1", seen=(*seen,),
                   advice="this", look_at="look at step 4.2", again="python autograder.py")
@@ -129,7 +129,7 @@ def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
                "x[:, None] is a column, x[None, :] a row",)}, [
         "problem_4.py:77: `p - m[None, :]`. `m[None, :]` is a row, but a column is needed.",
         "Incompatible dimensions: 32 and 16. Given: N=40."])])
-def test_a_place_a_line_of_code_and_a_guess_are_not_said_beside_the_change_that_has_them(
+def test_nothing_is_said_twice_beside_the_change_that_has_it(
         more, said):
     assert list(replace(KNOWN, rule="", **more).lines) == said
 

@@ -175,7 +175,7 @@ def summary(*stages, verbose=False) -> str:
     return stream.getvalue()
 
 
-def test_a_verdict_that_comes_while_a_case_runs_does_not_stand_behind_the_live_line():
+def test_a_verdict_during_a_case_does_not_stand_behind_the_live_line():
     stream = Terminal()
     reporter = Reporter(stream)
     with reporter.working(STAGES[3], "case 2 of 4"):
@@ -226,7 +226,7 @@ def test_a_save_at_any_moment_ends_the_line_that_counts(counting, method):
     assert not thread.is_alive()
 
 
-def test_what_has_lines_of_its_own_keeps_them_and_each_too_wide_goes_on_further_in():
+def test_own_lines_are_kept_and_one_too_wide_goes_on_further_in():
     Reporter(stream := io.StringIO()).say("one\n\n     two " + "word " * 20 + "\nthree")
     first, blank, two, more, three = stream.getvalue().splitlines()
     assert (first, blank, three) == ("one", "", "three")
@@ -321,7 +321,7 @@ def with_red_steps(*checks, outcome="wrong"):
     return stream.getvalue()
 
 
-def test_of_cases_that_a_red_step_explains_the_first_is_a_line_and_the_others_are_counted():
+def test_of_cases_that_a_red_step_explains_all_but_the_first_are_counted():
     wrong = check("wrong", what="o differs by 20 %.", diagnosis={"kind": "step", "step": "3.4"})
     crash = check("crashed", what="NameError: x", detail="File 1\nNameError: x", steps=("3.4",))
     text = with_red_steps(wrong, crash, check("pass"))

@@ -62,7 +62,7 @@ def test_what_stood_in_its_place_does_not_matter(work, old):
     assert set(record(work)["reports"]) == {"autograder.py"}
 
 
-def test_a_file_that_changed_while_it_was_graded_is_refused_and_the_old_zip_stays(work):
+def test_a_file_that_changed_during_grading_is_refused_and_the_zip_stays(work):
     submit.write(run(1), "autograder.py", work)
     before = (work / "submission.zip").read_bytes()
     (work / "problem_1.py").write_bytes(b"late\n")

@@ -28,7 +28,7 @@ def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> st
 ADVICE = "either the mask is missing, or the address (tile, stride, head, batch) is wrong"
 
 
-def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():
+def test_lanes_outside_are_told_with_their_tensor_as_loads_or_stores():
     lanes = 20_000 + 4 * np.arange(128)
     assert outside(lanes) == ("tl.load reads 28 numbers outside of its tensor, at y_ptr, "
                               f"elements 100-127 of 128: {ADVICE}")

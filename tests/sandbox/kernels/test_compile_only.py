@@ -15,7 +15,7 @@ from tests.sessions import SUBMISSIONS, double_call, open_session
 pytest.importorskip("triton")
 
 
-def test_a_lost_previous_value_is_found_exactly_where_the_compiler_loses_it_and_once():
+def test_a_lost_previous_value_is_found_once_where_the_compiler_loses_it():
     rows = (SUBMISSIONS / "previous_values.py").read_text("utf-8").splitlines()
     lost = [number for number, row in enumerate(rows, 1) if row.endswith("# lost")]
     with open_session("previous_values.py", compile_for=90) as session:

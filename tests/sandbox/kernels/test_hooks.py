@@ -87,7 +87,7 @@ def test_the_interpreter_does_as_a_compiler_does_and_tells_all_its_listeners(
     assert done.returncode == 0, done.stderr
 
 
-def test_the_language_by_other_names_is_looked_up_where_a_launch_puts_the_interpreters_functions():
+def test_the_language_by_other_names_is_the_interpreters_in_a_launch():
     from triton import language as tl
 
     names = {"load": tl.load, "exp2": tl.math.exp2, "tensor": tl.tensor, "len": len, "tl": tl}

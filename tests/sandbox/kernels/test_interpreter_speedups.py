@@ -201,12 +201,12 @@ def _printed(program: str) -> str:
 
 
 @pytest.mark.interpreter
-def test_a_launch_gives_the_same_bits_with_less_repetition_and_leaves_triton_as_it_was():
+def test_a_faster_launch_gives_the_same_bits_and_leaves_triton_as_it_was():
     _printed(COMPARE)
 
 
 @pytest.mark.interpreter
-def test_every_operation_of_two_operands_gives_the_same_type_and_bits_or_the_same_error():
+def test_every_binary_operation_gives_the_same_type_bits_or_error():
     asked, answered = map(int, _printed(OPERATIONS).split())
     assert asked / 3 < answered < asked
 

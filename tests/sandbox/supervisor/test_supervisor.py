@@ -253,7 +253,7 @@ def double(x):
     assert processes_with(mark) == []
 
 
-def test_a_fork_server_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+def test_a_fork_server_ends_when_the_grader_is_killed_in_a_request():
     ours, theirs = socket.socketpair()
     with open(os.devnull) as nothing:
         socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)

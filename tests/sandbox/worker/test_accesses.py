@@ -24,7 +24,7 @@ def launches(number: int, old: str = "", new: str = "", N: int = 100) -> list[La
         return session.accesses(build(case, 1).call)
 
 
-def test_a_program_reads_its_queries_once_and_keys_tile_by_tile_and_stores_what_exists():
+def test_a_program_reads_queries_once_and_keys_tile_by_tile():
     [launch] = launches(3)
     assert launch.kernel == "_fwd_kernel" and len(launch.programs) == 2
     assert launch.tensors == {"q_ptr": (100, 64), "k_ptr": (100, 64), "v_ptr": (100, 64),

@@ -69,7 +69,7 @@ def test_two_tiles_more_are_seen(walks):
 
 
 @pytest.mark.parametrize("entry", ["visited_again", "visited_again_in_pytorch"])
-def test_a_tile_that_a_loop_visits_again_is_told_from_one_that_a_turn_loads_twice(walks, entry):
+def test_a_second_visit_of_a_tile_is_told_from_a_second_load_in_a_turn(walks, entry):
     read, *_ = flags(walks, entry)
     again = torch.zeros(56, 56, dtype=torch.bool)
     again[:, :16] = True
