@@ -69,7 +69,8 @@ def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
             if (only is None or one.mistake in only) and one.mistake not in found \
                     and call.fits(one, BM, BN):
                 found[one.mistake] = None
-    return list(found) or ([] if matrix.backward else call.heads())
+    named_ones = [one for one in found if one[0] != "window-of"]  # a name says more than a number
+    return named_ones or list(found) or ([] if matrix.backward else call.heads())
 
 
 class Call:
@@ -78,8 +79,8 @@ class Call:
     def __init__(self, matrix: Matrix):
         case = matrix.case
         self.matrix, self.case = matrix, case
-        self.found, self.expected = matrix.found.numpy(), matrix.expected.numpy()
-        self.keep, self.N = matrix.keep.numpy(), matrix.keep.shape[1]
+        self.found, self.keep = matrix.found.numpy(), matrix.keep.numpy()
+        self.N = self.keep.shape[1]
         self.scale = case.D**-0.5 if case.scale is None else case.scale
         room = -(-self.N // 128) * 128 + 128  # keys past the end, read as 0
         self.s = np.zeros((len(self.found), room))
@@ -181,7 +182,7 @@ class Call:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
             if not self.case.is_causal:
                 del tiles["last-full-tile-skipped"]  # its words are of a diagonal
-            if self.case.window is not None:
+            if self.kind in ("window", "sinks"):
                 first = start - self.case.window + 1
                 for how, begin in (("rounded up", first), ("a key late", (first + 1) // BN * BN)):
                     tiles["first-window-tile-skipped", how] = [
