@@ -60,6 +60,20 @@ def test_a_mistake_is_named_by_the_gradients_that_it_gives(changes, mistake):
     assert wrong_gradients.name([sample(**changes)])[0] == mistake
 
 
+@pytest.mark.parametrize(("change", "mistake"), [
+    (lambda m, l_i: m, "lse-is-the-max"), (lambda m, l_i: torch.log(l_i), "lse-without-the-max"),
+    (lambda m, l_i: (m + torch.log(l_i)) / math.log(2), "lse-in-base-2"),
+    (lambda m, l_i: m - torch.log(l_i), "lse-minus-the-log"), (lambda m, l_i: m + 1, "")])
+def test_a_mistake_of_lse_is_named_by_what_came_back(change, mistake):
+    right = sample(replace(CASE, is_causal=False))
+    q, k = (right.built.tensors[name].double() for name in "qk")
+    s = q @ k.repeat_interleave(2, 1).mT / 4
+    m = s.amax(-1)
+    lse = change(m, torch.exp(s - m[..., None]).sum(-1))
+    wrong = Sample.of(right.built, right.got | {"lse": lse.float()}, "cpu")
+    assert wrong_gradients.name([wrong])[0] == mistake
+
+
 def test_a_mistake_in_one_kernel_is_said_to_be_there():
     both, right = sample(ds=lambda p, dp, delta: p * dp), sample()
     got = right.got | {"d_q": both.got["d_q"]}
