@@ -396,22 +396,6 @@ def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, mo
     assert all(each.files == {2: b"two"} for each in found.values() if not each.trouble)
 
 
-@pytest.mark.parametrize("text", [
-    "Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n    Points Possible,,,,,100\n"
-    "\"Anderson, Anna\",101,s1,aa,A,\n",
-    "Identifier,Full name,Email address,Grade\nParticipant 101,Anna Anderson,a@x,-\n",
-    "ID,Vollständiger Name,E-Mail-Adresse,Status,Bewertung\n"
-    "Teilnehmer/in101,Anna Anderson,a@x,Abgegeben,-\n",
-    "标识号,全名,电子邮件地址,状态,成绩\n参与者101,Anna Anderson,a@x,已提交,-\n",
-    "First Name,Last Name,SID,Email,Role\nAnna,Anderson,101,a@x,Student\n",
-    "Name\tID\tE-Mail\nAnderson, Anna\t101\ta@x\n"])
-def test_what_systems_export_is_a_roster(tmp_path, text):
-    make(tmp_path / "class", {"andersonanna": ANNA})
-    (student,) = gather(tmp_path / "class", listed(tmp_path, text))
-    assert student.files and student.person.id == "101"
-    assert student.person.email == ("" if "SIS" in text else "a@x")
-
-
 def test_every_number_of_a_student_finds_them(tmp_path):
     make(tmp_path / "class", {"s1234": ANNA})
     text = "Identifier,Full name,ID number,Email address,Status\n" \
@@ -421,25 +405,11 @@ def test_every_number_of_a_student_finds_them(tmp_path):
     assert grades.one("s99", [anna, ben], "--overrides") is ben
 
 
-def test_a_roster_as_excel_saves_it(tmp_path):
-    make(tmp_path / "class", {"Müller Jörg": ANNA})
-    (tmp_path / "roster.csv").write_bytes("Name;ID\nJörg Müller;7\n".encode("cp1252"))
-    (student,) = gather(tmp_path / "class", tmp_path / "roster.csv")
-    assert student.name == "Jörg Müller" and student.files
-
-
 def test_where_names_are_hidden_a_worksheet_has_numbers_only(tmp_path):
     make(tmp_path / "class", {"Teilnehmer_102_assignsubmission_file": ANNA})
     text = "ID,Status,Bewertung\n" + "".join(f"Teilnehmer/in{n},Abgegeben,-\n" for n in (101, 102))
     one, two = gather(tmp_path / "class", listed(tmp_path, text))
     assert (one.name, two.name) == ("101", "102") and two.files and not one.files
-
-
-def test_ids_that_begin_alike_stay_as_they_are_in_other_tables(tmp_path):
-    make(tmp_path / "class", {"abc102": ANNA})
-    text = "Name,Login,Group\nAnna,abc101,1\nBen,abc102,2\n"
-    anna, ben = gather(tmp_path / "class", listed(tmp_path, text))
-    assert ben.files and not anna.files
 
 
 def test_gradescopes_address_finds_whom_its_number_does_not(tmp_path):
@@ -501,24 +471,6 @@ def test_an_export_of_gradescope_says_whose_a_folder_is_and_when(tmp_path):
     (tmp_path / "in/submission_metadata.yml").write_text("a: b\n")
     with pytest.raises(ValueError, match="as Gradescope exports it; got no submitters"):
         gather(tmp_path / "in")
-
-
-@pytest.mark.parametrize(("text", "says"), [
-    ("", r"want a column name \(or first name and last name\), id, login or e-mail; got nothing"),
-    ("Matrikel Nr;Nachname;Vorname\n1;A;B\n", "want a column name .*; got Matrikel Nr, Nachname"),
-    ("Last name,Given\nA,B\n", "want a column name .*; got Last name, Given"),
-    ("name,id\n", "want a row per student; got none"),
-    ("name,id\nAnderson, Anna,7\n", "want 2 cells a row; got 3 in row 2"),
-    ('name,id\n"Anna,7\n', "separated by commas, semicolons or tabs"),
-    ("name,id\nanna,7\nben,7\n", "want an id for one student each; got 7 twice"),
-    ("name,id\nanna,\nanna,\n", "want each student once; got anna twice"),
-])
-def test_a_roster_that_is_none(tmp_path, text, says):
-    make(tmp_path / "class", {"anna": ANNA})
-    with pytest.raises(ValueError, match=says):
-        gather(tmp_path / "class", listed(tmp_path, text))
-    with pytest.raises(ValueError, match="--roster: want a table, a .csv"):
-        gather(tmp_path / "class", tmp_path / "gone.csv")
 
 
 def test_a_zip_in_a_students_folder_as_some_systems_leave_it(tmp_path):
