@@ -264,9 +264,12 @@ class Text(Source):
                 said = f"`{self.of(node)}` is a {own}, but a {its} is needed." if self.kernel else \
                     MISPLACED.format(self.of(node))
                 for one in (other, *["..., None"] * (not self.kernel)):
-                    yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{one}]", said=said)
-                yield self.edit("wrong-axes", node, self.of(node.value),  # a row without it, too
-                                said=said * (self.kernel and own == "column"))
+                    yield self.edit("wrong-axes", node, f"{self.inner(node.value)}[{one}]",
+                                    said=said)
+                if not self.kernel:
+                    said = f"`[{self.of(node.slice)}]` should not be there."
+                yield self.edit("wrong-axes", node, self.inner(node.value),  # a row without it, too
+                                said=said * (not self.kernel or own == "column"))
             if isinstance(node.slice, ast.Tuple):
                 yield from self.indices(node, [self.of(one) for one in node.slice.elts])
         parent = self.parents.get(node)
@@ -292,7 +295,7 @@ class Text(Source):
         """A new axis in another place; a slice that is missing."""
         def edit(id: str, new: list[str], part: str = "") -> Edit:
             said = MISPLACED.format(self.of(node)) * (id == "wrong-axes")
-            return self.edit(id, node, f"{self.of(node.value)}[{', '.join(new)}]", part=part,
+            return self.edit(id, node, f"{self.inner(node.value)}[{', '.join(new)}]", part=part,
                              said=said)
 
         for i, one in enumerate(own):
@@ -482,7 +485,8 @@ class Text(Source):
 
     def reduced(self, node) -> Iterator[Edit]:
         """A sum, or a maximum, that is missing."""
-        if self.is_operand(node) and not (self.kernel and self.kind(node)[:1] == "1"):
+        if self.is_operand(node) or isinstance(node, ast.BinOp) and isinstance(
+                self.parents.get(node), ast.UnaryOp):
             text = self.of(node)
             forms = [f"tl.{{}}({text}, axis={axis})" for axis in (1, 0)] if self.kernel else [
                 f"({text}).{{}}(dim=-1)"]
@@ -562,12 +566,15 @@ class Text(Source):
             if len(parts) > 1 and all(new in self.kinds for _, new in parts):
                 yield self.rewritten("wrong-name", node, parts, (node, one, other))
         turned = {"[:, None]": "[None, :]", "[None, :]": "[:, None]"}
-        axes = [(node, self.of(node.value) + turned[index]) for node in ast.walk(statement)
-                if isinstance(node, ast.Subscript) and (
-                    index := f"[{self.of(node.slice)}]") in turned]
-        if len(axes) > 1:
-            yield self.rewritten("wrong-axes", statement, axes, (statement,),
-                                 said="[:, None] and [None, :] are swapped.")
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        for part in (statement, *(one for call in calls for one in (
+                *call.args, *(word.value for word in call.keywords)))):
+            axes = [(node, self.inner(node.value) + turned[index]) for node in ast.walk(part)
+                    if isinstance(node, ast.Subscript) and (
+                        index := f"[{self.of(node.slice)}]") in turned]
+            if len(axes) > 1:
+                yield self.rewritten("wrong-axes", part, axes, (part,),
+                                     said="[:, None] and [None, :] are swapped.")
 
     def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key, part: str = "",
                   late: float = 0, said: str = "") -> Edit:

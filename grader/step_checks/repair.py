@@ -395,7 +395,7 @@ def _of_axes(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]
                       and re.fullmatch(rf"tl\.program_id\((axis=)?{axis}\)", source.of(node))]
                      for axis in (0, 1))
     sizes = [name for name in given if name.startswith("BLOCK")] if second else ()
-    for size, signs in itertools.product(sizes, (("", ""), ("", "//"), ("%", "//"), ("//", "%"))):
+    for size, *signs in itertools.product(sizes, *[("", "//", "%")] * 2):
         yield "second-axis", source.replaced([
             (*source.span(node), f"(tl.program_id(0) {sign} tl.cdiv(N, {size}))" if sign else
              "tl.program_id(0)")
