@@ -9,7 +9,7 @@ from grader.course.cases import Case
 from grader.course.operations import operation
 from grader.course.stages import STAGES
 from grader.course.trace import Trace
-from grader.judge.provenance import forbidden, judge_growth
+from grader.judge.provenance import forbidden, judge_growth, scores_bytes
 from tests.judged import PLAIN, answered, judged
 from tests.sessions import trace
 
@@ -51,6 +51,20 @@ def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
     built, reply = answered(Case(3, "robust", 128, growth=True))
     replies = [replace(reply, trace=trace(scratch=peak)) for peak in peaks]
     assert judge_growth(judged(built, reply), built, *replies).outcome == outcome
+
+
+def test_what_grows_is_said_in_mib_at_two_and_four_times_the_length():
+    built, reply = answered(Case(3, "robust", 1024, growth=True))
+    replies = [replace(reply, trace=trace(scratch=mib << 20)) for mib in (3, 12, 48)]
+    said = judge_growth(judged(built, reply), built, *replies).message
+    assert "12.00 MiB at N=2048, 48.00 MiB at N=4096" in said
+
+
+def test_scores_are_counted_for_one_head_and_half_of_16_bits():
+    built, _ = answered(Case(3, "robust", 100, growth=True))
+    assert scores_bytes(built, 1) == 10_000 and scores_bytes(built, 4) == 160_000
+    built, _ = answered(Case(1, "robust", 100, NK=1000, growth=True))
+    assert scores_bytes(built, 2) == 200 * 2000
 
 
 def with_product(reply, side: int):
@@ -95,6 +109,20 @@ def test_arithmetic_of_a_backward_counts_where_the_student_writes_it(stage, outc
     check = judged(*answered(case, backward_operations=("aten::mul.Tensor",) * 1000))
     assert check.outcome == outcome
     assert outcome == "pass" or "numbers in the backward" in check.lines[0]
+
+
+@pytest.mark.parametrize(("counted", "outcome"), [(0, "pass"), (1, "rejected")])
+def test_arithmetic_is_limited_by_the_numbers_of_inputs_and_output(counted, outcome):
+    case = Case(3, "robust", 64, B=2, HQ=4, HKV=4)
+    most = 16 * 4 * 2 * 4 * 64 * case.D  # 16 times those of q, k, v and o
+    each = ["op", "aten::mul.Tensor", [], {}, [{"tensor": [0, 0, [most], [1], "float32"]}]]
+    built, reply = answered(case)
+    value = json.loads(reply.trace.text)
+    value["steps"] += [each] + [["op", "aten::mul.Tensor", [], {}, [
+        {"tensor": [0, 0, [counted], [1], "float32"]}]]] * counted
+    value["backward"] = len(value["steps"])
+    check = judged(built, replace(reply, trace=Trace(json.dumps(value))))
+    assert check.outcome == outcome, check.message
 
 
 def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
