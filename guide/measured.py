@@ -297,7 +297,7 @@ def rounds() -> Table:
         found = entry(label, "stages")["rounds"]
         rows.append([label.removesuffix(", forward"), *(f"{ms:.4f}" for ms in found),
                      f"{100 * (max(found) / min(found) - 1):.1f} %"])
-    return Table(["work, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"], rows,
+    return Table(["workload, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"], rows,
                  f"stages, bfloat16, forward; results.json of {where()}")
 
 
@@ -345,7 +345,7 @@ def workloads(stage: int, direction: str) -> Table:
                          digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages"),
                          _ms(work.label, "naive"), _mib(work.label, "stages"),
                          _mib(work.label, "naive")])
-    head = ["work", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms", "stage ms",
+    head = ["workload", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms", "stage ms",
             "naive ms", "stage MiB", "naive MiB"]
     return Table(head, rows, f"bfloat16, {direction}; – : out of memory, or not timed; "
                  f"results.json of {where()}")
@@ -357,7 +357,7 @@ def stages(direction: str) -> Table:
              digits(work.flops() / work.bytes()), records()[work.label]["bound"],
              digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages")]
             for work in TABLE if work.direction == direction]
-    head = ["work", "GFLOP", "least MB", "FLOP/byte", "binds", "floor ms", "stage ms"]
+    head = ["workload", "GFLOP", "least MB", "FLOP/byte", "binds", "floor ms", "stage ms"]
     return Table(head, rows, f"bfloat16, {direction}; results.json of {where()}")
 
 
@@ -366,7 +366,7 @@ def ladder(direction: str) -> Table:
     names = ["stages", "fast", "gluon", "cudnn", "flex", "fa4"]
     rows = [[work.name, *(_ms(work.label, name) for name in names)]
             for work in TABLE if work.direction == direction]
-    return Table(["work, ms", *(column(name) for name in names)], rows,
+    return Table(["workload, ms", *(column(name) for name in names)], rows,
                  f"bfloat16; wrong: its answers were; results.json of {where()}")
 
 

@@ -11,7 +11,7 @@ KERNELS = {
              "wrong (its delta or its dP), or what dS is multiplied by.",
              ("dkdv products", "delta", "dkdv calls")),
     ("v",): ("k.grad is right and comes from the same P in the same loop, so the "
-             "product of P and dO is wrong.", ("dkdv products",)),
+             "product of P and do is wrong.", ("dkdv products",)),
     ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
