@@ -217,6 +217,21 @@ def test_a_policy_is_read(written):
     assert grades.read(None) == Policy()
 
 
+def test_every_rule_of_late_work_is_read(written):
+    late = written("[late]\ndeadline = 2026-11-30T12:00:00\ndays = 3\nper_day = 1.0\ngrace = 5\n"
+                   "keep = 'best'\nbudget = 4\nspent = []\n")
+    assert grades.read(late).late == Late(
+        datetime(2026, 11, 30, 12), 3, 1.0, "best", 5, 4)
+
+
+@pytest.mark.parametrize(("overridden", "held"), [((), 1), ((4,), 1), ((4, 5), 0)])
+def test_what_a_person_must_say_waits_until_every_stage_has_a_word(overridden, held):
+    report = {"stages": [stage(4, 70.0), stage(5, 70.0)], "notes": [], "handed_in": None,
+              "marked_late": True}
+    grades.apply(report, Policy(), [Override("anna", each, 9.0, "mail") for each in overridden])
+    assert len(report["held"]) == len(report["notes"]) == held
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("steps = ", "want TOML"), ("assignment = true", "want assignment = "),
     ("grace = 1", "late and assignment only; got 'grace'"),
