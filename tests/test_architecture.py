@@ -118,6 +118,13 @@ def test_the_fork_server_is_started_before_this_process_imports_torch():
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.style
+def test_the_name_of_a_test_has_at_most_70_characters():
+    names = [name for path in (ROOT / "tests").rglob("test_*.py")
+             for name in re.findall(r"def test_(\w+)", path.read_text("utf-8"))]
+    assert len(names) > 1000 and [name for name in names if len(name) > 70] == []
+
+
 def test_the_page_names_every_room_and_no_file_that_is_not_there():
     named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:py|toml|tsv|md))`", PAGE)) - {
         "problem_10.py", "test_problem_10.py", "stage_K.toml"}

@@ -82,7 +82,7 @@ def test_a_blank_step_is_blank_and_the_others_keep_their_lights(stage):
 
 
 @pytest.mark.filterwarnings("error")
-def test_scores_in_float16_are_told_by_what_is_wrong_with_them_and_no_warning_is_shown():
+def test_scores_in_float16_are_told_by_what_is_wrong_without_a_warning():
     scores = "s = tl.dot(q, tl.trans(k))"
     found = lights(solved(4).replace(scores, f"{scores}.to(tl.float16)"), 4)
     assert colours(found, "wrong") == ["4.4"]
@@ -145,7 +145,7 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     ("kept = key < N", "keep is not assigned here"),
     ("return key < N", "a step does not return. Assign to keep"),
 ])
-def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(
+def test_a_step_that_hangs_or_crashes_is_red_and_the_others_are_asked(
         text, says, monkeypatch):
     monkeypatch.setattr("grader.step_checks.checks.SECONDS", 0.2)
     source = solved(3)
@@ -370,7 +370,7 @@ def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old
     assert [light.mistake for light in found.values() if light.light == "wrong"] == [id]
 
 
-def test_where_the_interpreter_cannot_run_there_are_no_lights_and_one_line_says_so(monkeypatch):
+def test_where_the_interpreter_cannot_run_one_line_says_so(monkeypatch):
     versions = {"triton": "3.6.0", "numpy": "2.5.2"}
     monkeypatch.setattr(stages.metadata, "version", versions.get)
     stage = StepChecks(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(solved(3), 3))
@@ -406,7 +406,7 @@ def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
         assert "error" in run_step.run(worker, request)[0][0]
 
 
-def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_lights():
+def test_a_step_that_leaves_the_unexpected_puts_out_no_other_light():
     source = solved(3).replace("b, h = bh // HQ, bh % HQ", "b, h = (bh, bh), (HQ, HQ)")
     found = lights(source, 3)
     assert found["3.1"].light in ("wrong", "none")
@@ -579,7 +579,7 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     assert "it should visit tiles   0 16 32*" in steps[1]["text"]
 
 
-def test_a_raise_left_behind_a_solution_is_said_everywhere_and_is_the_next_thing_to_do(tmp_path):
+def test_a_raise_left_behind_a_solution_is_the_next_thing_to_do(tmp_path):
     source = solved(3).replace("    # END SOLUTION 3.2", "    raise NotImplementedError('step 3.2')"
                                "  # TODO: your code here\n    # END SOLUTION 3.2")
     source = source.replace("    keep = key < N\n", "    raise NotImplementedError('step 3.6')\n")
@@ -653,7 +653,7 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
      "max-not-running"),
     (1, "acc = alpha[..., None] * acc + p @ v_tile", "acc = acc + p @ v_tile", "acc-not-rescaled"),
     (6, "kv_head = h // (HQ // HKV)", "kv_head = h % HKV", "heads-interleaved")])
-def test_a_mistake_with_a_name_has_its_line_too_and_its_words_are_those_of_the_name(
+def test_a_mistake_with_a_name_has_its_line_and_its_names_words(
         stage, old, new, id):
     assert old in solved(stage)
     source = solved(stage).replace(old, new, 1)
@@ -845,7 +845,7 @@ def step(x, y, z):
     (["first = (x + 1) - y", "first = (x - y) + 1"], "one-missing",
      "4: `x - y`. `+ 1` is missing."),
 ])
-def test_of_several_changes_that_make_a_step_right_only_what_holds_of_all_is_said(right, id, said):
+def test_of_several_changes_that_repair_a_step_only_what_all_share_is_said(right, id, said):
     given = {"x": 1, "y": 2, "z": 3}
     asked = StepSpec(("keep",), lambda: [Example("", given, lambda left: None)])
 
@@ -1045,7 +1045,7 @@ def test_the_line_of_a_wrong_part_is_said_in_the_place_of_the_rule():
     assert light.lines[0].startswith("problem_3.py:")
 
 
-def test_a_maximum_that_is_never_below_0_is_not_said_to_be_taken_before_the_mask():
+def test_a_maximum_never_below_0_is_not_said_to_be_taken_before_the_mask():
     right = "m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)"
     source = solved(6).replace(right, f"{right}\n    m_new = tl.maximum(m_new, 0.0)")
     light = lights(source, 6)["6.7"]
@@ -1098,7 +1098,7 @@ def test_a_busy_machine_changes_nothing_of_what_a_search_finds(with_changes, mon
     assert idle.change and lights(source, 4)["4.1"] == idle
 
 
-def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right(
+def test_of_two_mistakes_one_is_placed_where_it_alone_makes_a_name_right(
         with_changes, monkeypatch):
     monkeypatch.setattr(repair, "MOST", 100)  # it goes on for one that makes all right
     right = "    lse = (m_i + tl.math.log2(l_i)) * LN2"
