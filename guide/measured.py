@@ -297,7 +297,8 @@ def rounds() -> Table:
         found = entry(label, "stages")["rounds"]
         rows.append([label.removesuffix(", forward"), *(f"{ms:.4f}" for ms in found),
                      f"{100 * (max(found) / min(found) - 1):.1f} %"])
-    return Table(["workload, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"], rows,
+    head = ["workload, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"]
+    return Table(head, rows,
                  f"stages, bfloat16, forward; results.json of {where()}")
 
 
@@ -345,8 +346,8 @@ def workloads(stage: int, direction: str) -> Table:
                          digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages"),
                          _ms(work.label, "naive"), _mib(work.label, "stages"),
                          _mib(work.label, "naive")])
-    head = ["workload", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms", "stage ms",
-            "naive ms", "stage MiB", "naive MiB"]
+    head = ["workload", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms",
+            "stage ms", "naive ms", "stage MiB", "naive MiB"]
     return Table(head, rows, f"bfloat16, {direction}; – : out of memory, or not timed; "
                  f"results.json of {where()}")
 
