@@ -204,6 +204,19 @@ def test_the_sizes_of_terms_are_those_of_a_sum_term_by_term():
     torch.testing.assert_close(got["d_k"][0].float(), wanted_k.sqrt())
 
 
+def test_the_scale_of_a_sink_logits_gradient_is_that_of_its_terms():
+    case = Case(9, "robust", 5, D=3, B=2, HQ=2, HKV=2, dtype=torch.float32, is_causal=True,
+                window=3, sink_logits=True, grads=("q", "k", "v", "sink_logits"))
+    built = inputs.build(case, 0)
+    answer, sinks = correctness.answer(built, "cpu"), built.tensors["sink_logits"].double()
+    wanted = torch.zeros(2, dtype=torch.float64)
+    for b, h, i in itertools.product(range(2), range(2), range(5)):
+        p = math.exp(sinks[h] - answer.truth["lse"][b, h, i])
+        wanted[h] += (p * built.upstream["dout"][b, h, i].double().dot(
+            answer.truth["o"][b, h, i])) ** 2
+    torch.testing.assert_close(answer.scale["d_sink_logits"], wanted.sqrt())
+
+
 def test_float32_on_a_gpu_is_given_the_room_tf32_needs():
     t = torch.randn(1000)
     error = (correctness._round_tf32(t) - t).abs() / t.abs()

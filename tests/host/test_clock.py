@@ -57,6 +57,17 @@ def test_how_long_a_process_waited_for_a_cpu_only_grows():
     assert 0.0 <= first <= second
 
 
+def test_seconds_of_work_and_of_waiting_are_added_up_over_children_and_threads(monkeypatch):
+    """As proc(5) has them: ticks of a process and its children, nanoseconds of each thread."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    files = {"7/stat": ["S", *["0"] * 10, *(str(ticks * n) for n in (1, 2, 3, 4)), "99999"],
+             "7/task/7/schedstat": ["1000", "2000000000", "5"],
+             "7/task/8/schedstat": ["1000", "500000000", "5"]}
+    monkeypatch.setattr(clock, "_words", files.__getitem__)
+    monkeypatch.setattr(clock, "_names", lambda path: ["7", "8"])
+    assert times(7) == (10.0, 2.5)
+
+
 def test_of_a_process_that_is_gone_nothing_is_known():
     assert times(1 << 30) == (0.0, 0.0) and look_below(1 << 30) == (0.0, False)
 
