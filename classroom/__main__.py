@@ -207,7 +207,8 @@ def grade(arguments, wanted: dict) -> int:
     for key in gone:
         audit.forget(arguments.out, key, names[key])
         standing.forget(arguments.out, key)
-    counting = {student.key: grades.that_count(student, worth.late) for student in students}
+    counting = {student.key: grades.that_count(student, worth.late, overrides.get(student.key, []))
+                for student in students}
     standing.grade_again(arguments.again, students, counting, arguments.out)
     if arguments.slurm:
         return spread(arguments)

@@ -6,7 +6,7 @@ graded/ depends on them, but for `assignment`.
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from grader.text import escape
 COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and days_late
 ALL = "*"  # for all stages
 DRAFT = "a draft, which was not submitted: an override says the days or the points"
+TOO_LATE = "again after the last day, which does not count"
 MOST_POINTS = 1e6
 
 
@@ -200,11 +201,17 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
     return found
 
 
-def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
+def that_count(student: Submitted, rules: Late | None, overrides: list[Override] = ()
+               ) -> list[Submitted]:
     """The hand-ins of a student that are graded, by time."""
     given = list(student.hand_ins) or [student]
-    if rules and len(given) > 1:
-        given = [each for each in given if rules.days_of(each.time) <= rules.days] or given[-1:]
+    if rules and len(given) > 1 and all(each.days_late is None for each in overrides):
+        rules = rules.until(student.extension)
+        in_time = [each for each in given if rules.days_of(each.time) <= rules.days]
+        if in_time and in_time[-1] is not given[-1]:
+            in_time = [replace(each, aside=tuple(dict.fromkeys((*each.aside, TOO_LATE))))
+                       for each in in_time]
+        given = in_time or given[-1:]
     return given if rules and rules.keep == "best" else given[-1:]
 
 

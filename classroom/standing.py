@@ -42,6 +42,8 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
             kept[now.key] = now
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _as_it_was(old, results, now)
+        elif not now.hand_ins:
+            known[now.key] = _again(old, results, now)
         stands[now.key] = old
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
@@ -60,6 +62,16 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
                      aside=tuple(old["aside"]),
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
+
+
+def _again(old: dict, results: Path, now: Submitted) -> Submitted:
+    """A student with what an earlier run had, too, if it is older: downloads hold only the newest."""
+    was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
+                  notes=now.notes)
+    if was.is_nothing or not (was.time and now.time) \
+            or was.time.timestamp() >= now.time.timestamp():
+        return now
+    return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
 
 
 def check_words(students: list[Submitted], listed: str, timed: bool) -> None:

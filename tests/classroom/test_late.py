@@ -2,6 +2,7 @@
 
 import csv
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from classroom import batch, grades, late
 from classroom.gather import Submitted, gather
 from classroom.late import Late
+from classroom.roster import Person
 from tests.classroom import classes
 from tests.classroom.classes import earned, make
 
@@ -171,6 +173,32 @@ def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep,
     assert f",{outcome}" in row and f",{points}," in row
     assert "# c" not in (tmp_path / "asked").read_text(), "it came too late to count"
     assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == text
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_download_with_a_hand_in_too_late_leaves_the_grade(tmp_path, monkeypatch, keep):
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "policy.toml").write_text(
+        f"[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nkeep = '{keep}'\n")
+    options = ("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml")
+    for hand_in, time in (("pass # a", "30 10:00"), *[("wrong # b", "03 10:00")] * 2):
+        make(tmp_path / "in", {"anna": {2: hand_in}})
+        month = "11" if time.startswith("30") else "12"
+        (tmp_path / "class.csv").write_text(f"name,handed in\nanna,2026-{month}-{time}\n")
+        assert grade(*options) == 0
+        assert ",100.0," in (tmp_path / "out/grades.csv").read_text()
+    for page in ("feedback/anna.md", "summary.html"):
+        assert (tmp_path / "out" / page).read_text().count(grades.TOO_LATE) == 1
+    assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == "pass # a"
+    (tmp_path / "days.csv").write_text("student,stage,points,reason,days_late\nanna,*,,agreed,0\n")
+    assert grade(*options, "--overrides", tmp_path / "days.csv", "--yes") == 0
+    points = "100.0" if keep == "best" else "0.0"
+    assert f",{points}," in (tmp_path / "out/grades.csv").read_text()
+
+
+def test_a_hand_in_within_an_extension_counts_among_several():
+    several = replace(handed_in(-1, 60), person=Person(extension="2026-12-05T12:00:00Z"))
+    assert [each.key for each in grades.that_count(several, RULES)] == ["anna~2"]
 
 
 @pytest.fixture
