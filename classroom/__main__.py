@@ -187,6 +187,8 @@ def grade(arguments, wanted: dict) -> int:
         students = standing.absent(students, arguments.submissions, tables[-1].name, worth)
     overrides = grades.by_student(grades.read_overrides(arguments.overrides), students, stages,
                                   worth)
+    spent, lines = worth.late.spent_by([student.person for student in students]) \
+        if worth.late else (Counter(), [])
     gone = {grades.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():
         if kept.pop(key, True):
@@ -217,6 +219,8 @@ def grade(arguments, wanted: dict) -> int:
                    arguments.seed, cases, worth.assignment)
     progress = Progress()
     with Store(arguments.out, how) as store:
+        for line in lines:
+            progress.line(line)
         for student in students:
             if student.trouble:
                 progress.line(f"{student.name}: refused, {student.trouble}")
@@ -250,7 +254,7 @@ def grade(arguments, wanted: dict) -> int:
             made = []
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
-                grades.apply(report, worth, overrides.get(student.key, []))
+                grades.apply(report, worth, overrides.get(student.key, []), spent[student.person])
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
             chosen[student.key] = best.files

@@ -123,11 +123,11 @@ def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Pat
     return made
 
 
-def _spent(path: Path) -> list[tuple[set[str], int]]:
+def _spent(path: Path) -> list[tuple[roster.Person, int]]:
     """Who has used how many days of the budget, by the grades.csv of another assignment."""
-    _, rows = roster.table(path, "--policy: spent", ("student", "freedays"))
-    return [({row.get(name, "").casefold() for name in ("id", "login", "email", "student")} - {""},
-             int(row["freedays"] or 0)) for row in rows]
+    _, rows = roster.table(path, "--policy: spent", ("student", "free_days"))
+    return [(roster.Person(row["student"], *(row.get(name, "") for name in (
+        "id", "login", "email"))), int(row["freedays"] or 0)) for row in rows]
 
 
 def _is_amount(value: object) -> bool:
@@ -215,11 +215,11 @@ def that_count(student: Submitted, rules: Late | None, overrides: list[Override]
     return given if rules and rules.keep == "best" else given[-1:]
 
 
-def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
-    """Put the points into a student's report."""
+def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: int = 0) -> None:
+    """Put the points into a student's report.  spent: days of the budget used before."""
     stages = report["stages"]
     extended = next((each for each in overrides if each.days_late is not None), None)
-    share = late.apply(report, policy.late, extended)
+    share = late.apply(report, policy.late, extended, spent)
     words = {each.stage: each for each in overrides if each.points is not None}
     given = {stage["stage"]: words.get(stage["stage"], words.get(None)) for stage in stages
              if {stage["stage"], None} & set(words)}

@@ -6,10 +6,14 @@ export and from nbgrader's timestamp.txt.  Canvas marks a file LATE without sayi
 
 import math
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from classroom.roster import Person, match
+from grader.text import escape
 
 EXTENDED = re.compile(r"extension\b.*?\buntil:? (.+?)( - .*)?$", re.IGNORECASE)  # in a worksheet
 FORMATS = [f"%A, {day}, {time}" for day in ("%d %B %Y", "%B %d, %Y")  # Moodle's, in English
@@ -29,12 +33,19 @@ class Late:
     keep: str = "last"  # which hand-in counts: the last one in time or the "best"
     grace: float = 0  # minutes late that cost nothing
     budget: int = 0  # days of a term that cost nothing
-    spent: tuple[tuple[set[str], int], ...] = ()  # id, login, address and name; days used of it
+    spent: tuple[tuple[Person, int], ...] = ()  # who used how many of them
 
-    def left(self, report: dict) -> int:
-        """How many days of the budget a student still has."""
-        own = {report.get(name, "").casefold() for name in ("id", "login", "email", "student")}
-        return max(0, self.budget - sum(days for keys, days in self.spent if keys & own))
+    def spent_by(self, people: list[Person]) -> tuple[dict[Person, int], list[str]]:
+        """-> the days of the budget that each has used; a line for each who is none of them."""
+        found, lines = Counter(), []
+        for person, days in self.spent:
+            theirs = match(person.name, people, person.id, person.login, person.email)
+            if len(theirs) == 1:
+                found[theirs[0]] += days
+            elif days:
+                lines.append(f"spent: {escape(person.shown)} used {days} of the budget's days, and "
+                             f"matches {'several students' if theirs else 'no student'}")
+        return found, lines
 
     def days_of(self, time: datetime) -> int:
         """The days begun after the deadline; 0 before it and within the grace period."""
@@ -91,10 +102,10 @@ def said(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
 
 
-def apply(report: dict, late: Late | None, word=None) -> float:
+def apply(report: dict, late: Late | None, word=None, spent: int = 0) -> float:
     """Note in a report how late it is, and in "held" if a person has to say so, which is always the
     case if the learning system calls it late and no deadline is known.  word: an override of the
-    days.  -> the share of the points that remains."""
+    days.  spent: days of the budget used before.  -> the share of the points that remains."""
     report["late_days"], report["late"], report["held"], report["free_days"] = None, "", [], None
     if late is not None:
         late = late.until(read(report.get("extension") or ""))
@@ -109,7 +120,7 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     else:
         report["held"] += [UNKNOWN] * report["marked_late"]
         return 1.0
-    free = min(days, late.left(report)) if days <= late.days else 0
+    free = min(days, max(0, late.budget - spent)) if days <= late.days else 0
     report["late_days"], report["free_days"] = days, free if late.budget else None
     share = max(0.0, 1 - late.per_day * (days - free)) if days <= late.days else 0.0
     if days:

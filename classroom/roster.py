@@ -103,10 +103,10 @@ def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...]
     ValueError: as cells(), or a column is missing, or there twice."""
     rows, _ = cells(path, what)
     headers = [squash(header) for header in rows[0]] if rows else []
-    if not set(columns) <= set(headers):
+    if not set(map(squash, columns)) <= set(headers):
         raise ValueError(f"{what}: want the columns {', '.join(columns)}; got {_shown(rows)} in "
                          f"{path}")
-    if twice := [column for column in (*columns, *also) if headers.count(column) > 1]:
+    if twice := [column for column in (*columns, *also) if headers.count(squash(column)) > 1]:
         raise ValueError(f"{what}: want each column once; got {twice[0]} twice in {path}")
     return headers, [dict.fromkeys(headers, "") | {
         header: cell.strip() for header, cell in zip(headers, row, strict=False)}
@@ -202,7 +202,7 @@ def match(name: str, people: list[Person], *numbers: str) -> list[Person]:
     addresses; several if these contradict each other."""
     given = {number.casefold() for number in numbers} - {""}
     by_id = [person for person in people if given & {
-        each.casefold() for each in (person.id, person.email, *person.also)}]
+        each.casefold() for each in (person.id, person.login, person.email, *person.also)}]
     by_name = [person for person in people if squash(name) in person.keys]
     both = [person for person in by_id if person in by_name]
     return both or list(dict.fromkeys(by_id + by_name))

@@ -65,7 +65,7 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
 
 
 def _again(old: dict, results: Path, now: Submitted) -> Submitted:
-    """A student with what an earlier run had, too, if it is older: downloads hold only the newest."""
+    """A student with what an earlier run had, too, if it is older: a download has the newest."""
     was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
                   notes=now.notes)
     if was.is_nothing or not (was.time and now.time) \

@@ -280,21 +280,43 @@ def test_times_in_another_language_ask_for_a_column_of_plain_ones(tmp_path, monk
 
 def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
     (tmp_path / "hw1.csv").write_text(
-        "student,id,login,email,late_days,free_days\nAnna,7,,,2,2\nBen,8,,,1,\n")
+        "student,id,login,email,late_days,free_days\nAnna,7,,,2,2\nBen,8,,,1,\n"
+        "Cleo,,,,1,1\nDora,,,,0,0\n")
     path = tmp_path / "policy.toml"
     path.write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 4\nper_day = 0.1\n"
                     "budget = 3\nspent = ['hw1.csv']\n")
     rules = grades.read(path)
-    for id, hours, points, free in (("7", 47, 90.0, 1), ("8", 47, 100.0, 2), ("8", 95, 90.0, 3),
-                                    ("8", 1000, 0.0, 0), ("8", -1, 100.0, 0)):
-        made = report(hours) | {"id": id, "student": "x"}
-        grades.apply(made, rules)
+    anna, ben = Person("Anna", "7"), Person("Dr. Ben", "9", also=("8",))
+    spent, lines = rules.late.spent_by([anna, ben])
+    assert lines == ["spent: Cleo used 1 of the budget's days, and matches no student"]
+    for person, hours, points, free in ((anna, 47, 90.0, 1), (ben, 47, 100.0, 2),
+                                        (ben, 95, 90.0, 3), (ben, 1000, 0.0, 0), (ben, -1, 100.0, 0)):
+        made = report(hours)
+        grades.apply(made, rules, spent=spent[person])
         assert (made["points"], made["free_days"]) == (points, free)
+    (tmp_path / "old.csv").write_text("name\n")
     for wrong, says in (("budget = -1", "want a budget of 0"), ("spent = 3", "want spent ="),
-                        ("spent = ['gone.csv']", "want a table, a .csv; got")):
+                        ("spent = ['gone.csv']", "want a table, a .csv; got"),
+                        ("spent = ['old.csv']", "want the columns student, free_days; got name")):
         path.write_text(f"[late]\ndeadline = 2026-11-30T12:00:00Z\n{wrong}\n")
         with pytest.raises(ValueError, match=says):
             grades.read(path)
+
+
+@pytest.mark.parametrize("row", ['"Braun, Ben",,', "ben.braun,,", ",8,", ",,b@x"])
+def test_days_spent_are_found_by_any_name_or_number(tmp_path, monkeypatch, capsys, row):
+    make(tmp_path / "in", {"Ben Braun": {2: "pass"}})
+    (tmp_path / "class.csv").write_text(
+        "name,id,login,email,sis user id,handed in\nBen Braun,7,benbraun,b@x,8,2026-11-30 13:00\n")
+    (tmp_path / "hw1.csv").write_text(f"student,id,email,free_days\n{row},1\nCleo,9,,1\n")
+    (tmp_path / "policy.toml").write_text(
+        "[late]\ndeadline = 2026-11-30T12:00:00\ndays = 1\nper_day = 0.5\nbudget = 1\n"
+        "spent = ['hw1.csv']\n")
+    grade = classes.program(monkeypatch, tmp_path)
+    assert grade("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml") == 0
+    assert ",50.0," in (tmp_path / "out/grades.csv").read_text()
+    assert "spent: Cleo used 1 of the budget's days, and matches no student" in (
+        capsys.readouterr().out)
 
 
 def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):
