@@ -29,7 +29,8 @@ class Matrix:
     """The weights of one query head, (N, keys) in float64: the right ones, and those found.
 
     every: those found of all query heads, (HQ, N, keys), in a forward; of(h, kv): scores and right
-    weights of query head h if it reads key/value head kv; sink: the head's sink logit, or -inf.
+    weights of query head h if it reads key/value head kv; sinks: the sink logit of every query
+    head, or -inf.
     """
 
     case: Case
@@ -40,7 +41,11 @@ class Matrix:
     scores: torch.Tensor  # of all pairs, hidden or not
     every: torch.Tensor | None
     of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
-    sink: float
+    sinks: tuple[float, ...]
+
+    @property
+    def sink(self) -> float:
+        return self.sinks[self.head]
 
     @property
     def backward(self) -> bool:
@@ -112,7 +117,7 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
         return scores, torch.softmax(torch.cat([s, sink], 1), 1)[:, :-1]
 
     scores, expected = of(head, kv)
-    return Matrix(case, head, expected, found, keep, scores, every, of, float(sinks[head]))
+    return Matrix(case, head, expected, found, keep, scores, every, of, tuple(sinks.tolist()))
 
 
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:

@@ -16,7 +16,7 @@ import numpy as np
 from grader.diagnosis.attention_map import SEEN, Matrix
 from grader.step_checks import loops, named, phases, rows
 from grader.step_checks.examples import LOG2E
-from grader.step_checks.named import MASKS, UPDATES, Tile
+from grader.step_checks.named import MASKS, SINK_LOGITS, UPDATES, Tile
 
 SIZES = (128, 64, 32, 16)  # of tiles
 Visits = list[tuple[int, bool]]  # first key of every tile, and whether it is masked
@@ -27,7 +27,8 @@ class Suspect(NamedTuple):
 
     loop: the tiles that a program visits, by its first query and the sizes of tiles; sees: the
     mask, of queries, keys and the first ones of their tiles; hidden: the score of a hidden key;
-    factor, base: of the scores; update: as in named.UPDATES; end: the weights, of acc, l_i and m_i.
+    factor, base: of the scores; update: as in named.UPDATES; sink: the logit of the sink; end: the
+    weights, of acc, l_i and m_i.
     """
 
     mistake: tuple
@@ -37,6 +38,7 @@ class Suspect(NamedTuple):
     factor: float | None = None
     base: float = 2.0
     update: dict = {}
+    sink: float | None = None
     end: Callable = lambda acc, l_i, m_i: acc / l_i[:, None]
 
 
@@ -116,6 +118,8 @@ class Call:
                     yield Suspect(_whole(id), walk, lambda q, k, m, n, change=change, ends=ends:
                                   change(q, k, given) & ((k < self.N) | (not ends)))
         if self.matrix.backward:
+            if case.sink_logits:  # P from an lse that leaves it out
+                yield Suspect(("sink-logits-ignored",), sink=-np.inf)
             return
         if case.window and self.kind != "all_keys":
             seen = np.argwhere((self.found > SEEN) & (self.ages >= 0) & (
@@ -145,8 +149,14 @@ class Call:
         for id, update in UPDATES.items():
             for base in (2.0, np.e):
                 yield Suspect(_whole(id), update=update, base=base)
-        if self.matrix.sink > -np.inf:
-            yield Suspect(("sink-logits-ignored",))
+        if case.sink_logits:
+            own = self.matrix.sink
+            for id, change in SINK_LOGITS.items():
+                yield Suspect(_whole(id), sink=change(own, self.scale))
+            for h, sink in enumerate(self.matrix.sinks):
+                if sink != own:
+                    yield Suspect(("sink-logit-wrong", f"of query head {self.matrix.head} is that "
+                                   f"of head {h}"), sink=sink)
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
 
@@ -182,6 +192,8 @@ class Call:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
             if not self.case.is_causal:
                 del tiles["last-full-tile-skipped"]  # its words are of a diagonal
+            elif self.kind == "causal":  # a cut tile before the diagonal's first is of it, too
+                found["diagonal-unmasked", "before it"] = found.pop("left-edge-unmasked")
             if self.kind in ("window", "sinks"):
                 first = start - self.case.window + 1
                 for how, begin in (("rounded up", first), ("a key late", (first + 1) // BN * BN)):
@@ -240,7 +252,7 @@ class Call:
             return self.recomputed(one, visits, start, BN, these)
         factor = (self.scale if one.factor is None else one.factor) / np.log(one.base)
         query = np.arange(these.start, these.stop)[:, None]
-        sink = -np.inf if one.mistake == ("sink-logits-ignored",) else self.matrix.sink
+        sink = self.matrix.sink if one.sink is None else one.sink
         m_i = np.full(len(s), sink / np.log(one.base), np.float32)
         l_i, acc = np.full(len(s), float(sink > -np.inf)), np.zeros_like(s)
         for at, masked in visits or []:
@@ -261,12 +273,14 @@ class Call:
                    ) -> np.ndarray:
         """P of these rows, as the backward makes it from the right lse."""
         s, hidden = self.s[these, :self.N] * self.scale, ~self.keep[these]
-        lse = np.logaddexp(np.logaddexp.reduce(np.where(hidden, -np.inf, s), 1), self.matrix.sink)
+        sink = self.matrix.sink if one.sink is None else one.sink
+        lse = np.logaddexp(np.logaddexp.reduce(np.where(hidden, -np.inf, s), 1), sink)
         p, seen = np.exp(s - lse[:, None]), np.zeros(s.shape, bool)
         query = np.arange(these.start, these.stop)[:, None]
         for at, masked in visits:
             key = np.arange(at, min(at + BN, self.N))
-            seen[:, key] = one.sees(query, key, start, at) if masked else True
+            mask = one.sees or (lambda q, k, m, n: self.sees(q, k))
+            seen[:, key] = mask(query, key, start, at) if masked else True
         return np.where(seen, p, 0.0)
 
 

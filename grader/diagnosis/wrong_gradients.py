@@ -110,3 +110,6 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
     yield "dv-from-ds", "", dq() | dkdv(p=ds)
     if group > 1:
         yield "group-not-summed", "", dq() | dkdv(all_heads=False)
+        both = dkdv()
+        for names in (("d_k",), ("d_v",), ("d_k", "d_v")):
+            yield "group-averaged", "", dq() | both | {name: both[name] / group for name in names}

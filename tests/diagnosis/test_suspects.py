@@ -41,6 +41,10 @@ def visits(start, M, T, N):
     return [(at, at + T > start) for at in range(0, min(start + M, N), T)]
 
 
+def straddling_unmasked(start, M, T, N):
+    return [(at, at >= start) for at in range(0, min(start + M, N), T)]
+
+
 def every_tile(start, M, T, N):
     return [(at, True) for at in range(0, min(start + M, N), T)]
 
@@ -101,6 +105,7 @@ def named(case, ask) -> tuple[str, str]:
     (CAUSAL, answer(causal, 64, 32, factor=1.4427), "log2e-twice"),
     (CAUSAL, answer(causal, 32, 16, diagonal_once_more), "diagonal-twice"),
     (CAUSAL, answer(causal, 32, 16, last_full_tile_missing), "last-full-tile-skipped"),
+    (CAUSAL, answer(causal, 32, 64, straddling_unmasked), "diagonal-unmasked"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j <= c.window)), "window-plus-one"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < c.window - 1)), "window-minus-one"),
     (WINDOW, answer(causal), "window-ignored"),
@@ -110,6 +115,7 @@ def named(case, ask) -> tuple[str, str]:
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),
     (SINKS, answer(sinks, sink=lambda x: x - 1e4), "sink-logits-ignored"),
+    (SINKS, answer(sinks, sink=lambda x: x[0] + 0 * x), "sink-logit-wrong"),
     (GROUPS, answer(causal, kv=lambda h, group: h % 2), "heads-interleaved"),
     (GROUPS, answer(causal, kv=lambda h, group: 1), "heads-read"),
 ])

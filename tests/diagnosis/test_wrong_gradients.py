@@ -55,7 +55,8 @@ def test_right_gradients_have_no_mistake():
     ({"p": lambda s, lse: torch.exp(s - lse / math.log(2))}, "lse-in-base-2"),
     ({"dq": lambda ds, k: ds @ k}, "dq-unscaled"),
     ({"dk": lambda ds, q: ds.mT @ q}, "dk-unscaled"),
-    ({"heads": lambda h: h % 2}, "group-not-summed")])
+    ({"heads": lambda h: h % 2}, "group-not-summed"),
+    ({"dk": lambda ds, q: ds.mT @ q / 8}, "group-averaged")])
 def test_a_mistake_is_named_by_the_gradients_that_it_gives(changes, mistake):
     assert wrong_gradients.name([sample(**changes)])[0] == mistake
 
