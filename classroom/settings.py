@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from grader.course.stages import STAGES
@@ -80,14 +81,18 @@ def text(results: Path, wanted: dict) -> str:
 
 
 def tables(results: Path, wanted: dict) -> dict[str, str]:
-    """Option -> the sha256 of its table, or of one that is not here any more as it was."""
-    path, found = results / TABLES, {}
+    """Option -> the sha256 of its table, or of one that is not here any more as it was; so for the
+    tables that the policy names, "spent ../hw1/results/grades.csv"."""
+    path = results / TABLES
     kept = json.loads(path.read_bytes()) if path.is_file() else {}
-    for name in (name for name in PATHS if name in wanted):
-        table = results / wanted[name]
-        found[name] = hashlib.sha256(table.read_bytes()).hexdigest() if table.is_file() else \
-            kept.get(name, "")
-    return found
+    named = {name: results / wanted[name] for name in PATHS if name in wanted}
+    if policy := named.get("policy"):
+        with suppress(ValueError, LookupError, TypeError):  # it names none, or is no policy now
+            spent = tomllib.loads(policy.read_text("utf-8"))["late"]["spent"] \
+                if policy.is_file() else [name[6:] for name in kept if name.startswith("spent ")]
+            named |= {f"spent {name}": policy.parent / name for name in spent}
+    return {name: hashlib.sha256(table.read_bytes()).hexdigest() if table.is_file() else
+            kept.get(name, "") for name, table in named.items()}
 
 
 def digest(results: Path, wanted: dict) -> str:

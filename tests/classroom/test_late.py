@@ -289,8 +289,9 @@ def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
     anna, ben = Person("Anna", "7"), Person("Dr. Ben", "9", also=("8",))
     spent, lines = rules.late.spent_by([anna, ben])
     assert lines == ["spent: Cleo used 1 of the budget's days, and matches no student"]
-    for person, hours, points, free in ((anna, 47, 90.0, 1), (ben, 47, 100.0, 2),
-                                        (ben, 95, 90.0, 3), (ben, 1000, 0.0, 0), (ben, -1, 100.0, 0)):
+    for person, hours, points, free in (
+            (anna, 47, 90.0, 1), (ben, 47, 100.0, 2), (ben, 95, 90.0, 3), (ben, 1000, 0.0, 0),
+            (ben, -1, 100.0, 0)):
         made = report(hours)
         grades.apply(made, rules, spent=spent[person])
         assert (made["points"], made["free_days"]) == (points, free)

@@ -597,6 +597,21 @@ def test_results_alone_tell_what_decided_and_fill_a_gradebook(grade, options, tm
     assert "90.0,0.0,90.0,100" in (tmp_path / "nb.csv").read_text()
 
 
+def test_no_gradebook_is_filled_after_the_days_spent_before_changed(grade, options, tmp_path,
+                                                                    capsys):
+    spent, policy = tmp_path / "hw1.csv", tmp_path / "policy.toml"
+    spent.write_text("student,free_days\nben,1\n")
+    policy.write_text(POLICY + "budget = 1\nspent = ['hw1.csv']\n")
+    assert grade(*options) == 0
+    book = ["gradebook", str(tmp_path / "out"), "--nbgrader", str(tmp_path / "out/nb.csv")]
+    spent.write_text("student,free_days\nben,0\n")
+    assert main.main(book) == 2 and "older ones of anna" in capsys.readouterr().err
+    assert grade("--yes") == 0 and main.main(book) == 0
+    for gone in (spent, policy):
+        gone.unlink()
+        assert main.main(book) == 0
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_version_names_the_commit_that_it_was_graded_with(tmp_path, monkeypatch, changed):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@x.org"]
