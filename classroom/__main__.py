@@ -189,6 +189,12 @@ def grade(arguments, wanted: dict) -> int:
                                   worth)
     spent, lines = worth.late.spent_by([student.person for student in students]) \
         if worth.late else (Counter(), [])
+    stray = [student.name for student in students if any(
+        "on the roster" in note for note in student.notes)]
+    if worth.zero and stray:
+        worth = replace(worth, zero=False)
+        lines.append(f"missing: nobody gets 0 points for it as long as it is not known whose this "
+                     f"is: {', '.join(stray)}")
     gone = {grades.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():
         if kept.pop(key, True):

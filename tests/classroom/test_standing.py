@@ -227,14 +227,15 @@ def test_who_handed_in_nothing_keeps_what_the_worksheet_holds(moodle, tmp_path, 
      "No submission - Extension granted until: Monday, 1 January 2990, 11:59 PM", "open", "")])
 def test_where_missing_is_zero_only_those_have_it_whose_time_is_over(
         moodle, tmp_path, deadline, status, state, shown):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "policy.toml").write_text(
         f"missing = 'zero'\n[late]\ndeadline = {deadline}\n")
     worksheet(tmp_path, *CLASS[:3], ("14", "Dora", status, ""), CLASS[4])
-    assert moodle("--policy", tmp_path / "policy.toml") == 3
+    assert moodle("--policy", tmp_path / "policy.toml") == 0
     dora = json.loads((tmp_path / "out/students/Dora.json").read_bytes())
     assert dora["state"] == state and of_worksheet(tmp_path)["Dora"] == shown
-    assert moodle("--partial") == (2 if deadline < "2021" else 3), "Cleo's 0 is a grade"
-    assert moodle("--partial", "--yes") == 3
+    assert moodle("--partial") == (2 if deadline < "2021" else 0), "Cleo's 0 is a grade"
+    assert moodle("--partial", "--yes") == 0
     assert of_worksheet(tmp_path)["Dora"] == "", "nobody knows of the other part"
 
 
@@ -242,13 +243,25 @@ def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
         moodle, tmp_path, capsys):
     worksheet(tmp_path, *CLASS[:3], ("14", "Dora", "Submitted for grading - 3 hours late", "7.00"),
               CLASS[4])
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
     assert moodle("--policy", tmp_path / "policy.toml") == 3
     assert "Dora: refused, worksheet.csv has a hand-in of theirs" in capsys.readouterr().out
     assert of_worksheet(tmp_path)["Dora"] == "7.00"
     assert moodle() == 3 and "Dora: nothing in SUBMISSIONS now" not in capsys.readouterr().out
     worksheet(tmp_path, *CLASS)
-    assert moodle("--yes") == 3 and of_worksheet(tmp_path)["Dora"] == "0.00", "it was withdrawn"
+    assert moodle("--yes") == 0 and of_worksheet(tmp_path)["Dora"] == "0.00", "it was withdrawn"
+
+
+@pytest.mark.parametrize("other", ["Eva Fuchs", "anon_lmzFN"])
+def test_while_a_hand_in_matches_no_student_nobody_gets_a_zero(moodle, tmp_path, capsys, other):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
+    assert moodle("--policy", tmp_path / "policy.toml") == 0
+    assert of_worksheet(tmp_path)["Dora"] == "0.00"
+    make(tmp_path / "in", {f"{other}_99_assignsubmission_file": {2: "pass # f"}})
+    assert moodle("--yes") == 3 and of_worksheet(tmp_path)["Dora"] == ""
+    assert f"not known whose this is: {other}" in capsys.readouterr().out
 
 
 def test_beside_a_roster_the_worksheets_status_extensions_and_times_count(moodle, tmp_path, capsys):
