@@ -63,7 +63,8 @@ def read(path: Path | None) -> Policy:
 
     def wrong(want: str, got: object) -> ValueError:
         shown = ", ".join(f"{name} = {each}" for name, each in got.items()) or "nothing" \
-            if isinstance(got, dict) else str(got) if isinstance(got, date) else repr(got)
+            if isinstance(got, dict) else str(got) if isinstance(got, date) else \
+            "none" if got is None else repr(got)
         return ValueError(f"--policy: want {want}; got {shown} in {path}")
 
     try:
@@ -120,6 +121,8 @@ def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Pat
             ("keep", made.keep in ("last", "best"), 'keep = "last" or "best"')):
         if not is_right:
             raise wrong(want, getattr(made, name))
+    if "per_day" in given and "days" not in given:
+        raise wrong("days beside per_day", None)
     return made
 
 

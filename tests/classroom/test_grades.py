@@ -246,6 +246,8 @@ def test_what_a_person_must_say_waits_until_every_stage_has_a_word(overridden, h
     ("[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.2", "that make 1"),
     ("late = 1", r"want \[late\] with a deadline"),
     ("[late]\ndays = 1", "budget and spent; got days = 1 in"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00Z\nper_day = 0.1",
+     "want days beside per_day; got none in"),
     ("late = {}", "budget and spent; got nothing in"),
     ("[late]\ndeadline = 2026-11-30", "want deadline = 2026-11-30T.*; got 2026-11-30 in"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\ndays = -1", "want days of"),
