@@ -1,8 +1,11 @@
 """Hints climb three rungs and remember where they stood."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from grader.assignment import hints
+from grader.course.stages import STAGES
 
 TOML = """
 ["4.2"]
@@ -44,3 +47,11 @@ def test_a_damaged_state_file_means_starting_again(files):
     files[1].parent.mkdir()
     files[1].write_text('["not", "a", "table"', "utf-8")
     assert "hint 1 of 3" in hints.next_hint("4.2", *files)
+
+
+def test_of_a_copied_step_the_hints_of_its_origin_are_offered():
+    stage = SimpleNamespace(number=5, origins={"5.1": "4.1"})
+    said = hints.look_at(stage, "5.1")
+    assert said.startswith("look at step 5.1, copied from 4.1; ") and said.endswith("--hint 4.1")
+    assert hints.look_at(stage, "5.2", "5.3").startswith("look at step 5.2 or 5.3; ")
+    assert hints.look_at(STAGES[9], "9.11").endswith("autograder_optional.py --hint 9.11")

@@ -396,6 +396,19 @@ def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, mo
     assert all(each.files == {2: b"two"} for each in found.values() if not each.trouble)
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["problem_3.py", "my work.py"])
+def test_a_file_in_another_encoding_is_for_a_person(tmp_path, encoding, name):
+    (tmp_path / "anna").mkdir()
+    text = "# BEGIN SOLUTION 3.1\nx = 'größer'\n# END SOLUTION 3.1\n"
+    (tmp_path / "anna" / name).write_bytes(text.encode(encoding))
+    (anna,) = gather(tmp_path)
+    if encoding.startswith("utf-8"):
+        assert set(anna.files) == {3} and not anna.refused
+    else:
+        assert not anna.files and "save it as UTF-8" in anna.refused[3]
+
+
 def test_every_number_of_a_student_finds_them(tmp_path):
     make(tmp_path / "class", {"s1234": ANNA})
     text = "Identifier,Full name,ID number,Email address,Status\n" \

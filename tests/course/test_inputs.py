@@ -18,6 +18,15 @@ def test_a_seed_replays_the_same_bytes_and_another_does_not():
     assert not torch.equal(first["q"], other["q"])
 
 
+@pytest.mark.parametrize(("case", "name"), [
+    (Case(2, "robust", 40, M=7, layout="guarded"), "w"),
+    (Case(9, "robust", 40, is_causal=True, window=9, sinks=1, sink_logits=True, layout="guarded"),
+     "sink_logits")])
+def test_also_what_has_one_axis_lies_between_nan(case, name):
+    sent = inputs.build(case, 1).call.inputs[name]
+    assert sent.view().dim() == 1 and torch.isnan(sent.storage).any()
+
+
 @pytest.mark.parametrize("layout", ["guarded", "transposed", "last"])
 def test_views_are_right_and_nan_lies_everywhere_around_them(layout):
     t = torch.randn(2, 3, 5, 8).half()

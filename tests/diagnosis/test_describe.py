@@ -184,7 +184,10 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     assert finding.id == "never-stored" and "Your code never wrote" in finding.seen
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
-    assert finding.id == "nan" and "Your code computed and stored them" in finding.seen
+    assert finding.id == "nan" and "Your code wrote these values itself" in finding.seen
+    heads, rest = PLAIN.B * PLAIN.HQ, (PLAIN.N - 32) * PLAIN.D
+    assert finding.what[0].startswith(
+        f"{heads * rest} of the {heads * PLAIN.N * PLAIN.D} values of o are NaN")
     assert not finding.places
     assert "It computed the others" in found(PLAIN, both, dtype=dtype).seen
 

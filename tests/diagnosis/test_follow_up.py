@@ -4,8 +4,10 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from attacks.catalogue import mutants
 from grader.course.cases import Case
@@ -189,3 +191,15 @@ def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):
     again = grade_stage(STAGES[6], replace(options, case=check.name, show=False),
                               Reporter(io.StringIO()))
     assert [one.name for one in again.checks] == [check.name] and again.points == 0
+
+
+@pytest.mark.parametrize(("name", "heads", "drawn"), [("o", 6, 4), ("d_k", 2, 3)])
+def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
+    """Of three query heads a key/value head, the first one."""
+    truth = torch.zeros(1, heads, 5, 4)
+    got = truth.clone()
+    got[0, drawn if heads == 6 else 1, 2] = 1.0
+    case = Case(5, "robust", 5, D=4, HQ=6, HKV=2, is_causal=True)
+    sample = SimpleNamespace(got={name: got}, truth=lambda name: truth,
+                             built=SimpleNamespace(case=case))
+    assert follow_up._worst_head(sample, name) == drawn

@@ -97,6 +97,13 @@ def test_three_panels_show_a_mask_and_what_is_wrong_with_it():
     ElementTree.fromstring(svg.draw.file("t", "s", panels, [("", "a & b")], "").strip())
 
 
+def test_too_much_weight_is_drawn_with_more_than_too_little():
+    much, little = (svg.mask(CAUSAL, CAUSAL, {name: CAUSAL}, 4)[1][-1]
+                    for name in ("much", "little"))
+    assert much == ("behind-wrong more", "too much weight")
+    assert little == ("behind-wrong", "too little weight")
+
+
 def test_every_class_has_a_look_in_both_themes():
     wrong = {name: np.ones((8, 8), bool) for name in svg.DIFFERENCES}
     _, said = svg.mask(CAUSAL, CAUSAL, wrong, 4)

@@ -18,9 +18,12 @@ def flash_attention_forward(q, k, v):
     if q.shape[3] > 64:
         raise NotImplementedError("D")
     assert q.is_contiguous()
+    assert (
+        q.shape ==
+        k.shape)
     return q + k
 '''
-RAISES, CRASHES = 4, 6  # lines
+RAISES, CRASHES = 4, 9  # lines
 FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for size in (0.5, 2.0))
 PLAIN = Case(3, "robust", 97)
 LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
@@ -44,6 +47,7 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (ODD, check("pass", {"o": FITS}), (), True),
     (ODD, check("crashed", line=RAISES), (), False),
     (ODD, check("crashed", line=RAISES), (ODD_D,), False),  # of one size only, say
+    (ODD, check("crashed", line=7), (ODD_D,), False),  # an assert over three lines
     (ODD, check("crashed", line=CRASHES), (), False),
     (ODD, check("crashed", line=CRASHES), (ODD_D,), True),
     (ODD, check("crashed", line=CRASHES, id="does-not-compile"), (ODD_D,), False),

@@ -1,12 +1,13 @@
 """One reply judged: right, wrong, or right by forbidden means."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from grader.assignment import submission
 from grader.assignment.submission import Step
-from grader.course.calls import SubmissionError
+from grader.course.calls import Race, SubmissionError
 from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.judge import verdict
@@ -135,3 +136,17 @@ def test_a_refilled_call_is_judged_by_its_own_numbers(answer, outcome):
     check = judged(built, reply)
     assert check.outcome == outcome
     assert ("answer of an earlier call" in check.lines[0]) == (outcome == "rejected")
+
+
+@pytest.mark.parametrize(("verb", "said"), [
+    ("reads", "Program (2, 1) reads dq_ptr[0, 17], which program (0, 1) of the same launch "
+              "writes."),
+    ("writes", "Programs (0, 1) and (2, 1) of one launch both write dq_ptr[0, 17].")])
+def test_a_race_names_both_programs_and_who_writes(verb, said):
+    built, reply = answered(PLAIN)
+    file = submission.Submission(Path("problem_3.py"), b"", "")
+    race = Race(verb, ((0, 1), (2, 1)), "dq_ptr", (0, 17), 88)
+    check = verdict.raced(judged(built, reply), race, file)
+    assert (check.outcome, check.what) == ("wrong", f"problem_3.py:88: {said}")
+    assert check.diagnosis["id"] == "race" and check.where == "problem_3.py:88"
+    assert "tl.atomic_add" in check.message

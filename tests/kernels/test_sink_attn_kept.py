@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sink_attn import kept
+from sink_attn import kept, launcher
 from tests.kernels.test_sink_attn_hopper import TRITONS, in_a_process
 
 # A process that pretends to have a Hopper GPU, whose launches end at the driver.
@@ -88,6 +88,23 @@ def test_a_form_tells_apart_what_is_compiled_differently():
     others = [x[..., :32], x.transpose(1, 2), x.bfloat16(), odd, x[:1], None]
     assert len({kept.form(other) for other in (x, *others)}) == 7
     assert kept.form(x, None) == kept.form(x.clone(), None)
+
+
+def test_calls_that_differ_in_one_option_share_no_plan(monkeypatch):
+    class Asked(Exception):
+        """What plan() was asked for."""
+
+    def ask(key, *rest):
+        raise Asked(key)
+
+    monkeypatch.setattr(kept, "plan", ask)
+    q, k, keys = torch.zeros(1, 4, 64, 64), torch.zeros(1, 2, 64, 64), set()
+    for options in ((None, True, 8, 2), (None, True, 8, 20), (None, True, 16, 2),
+                    (None, False, None, 0), (64, True, 8, 2)):
+        with pytest.raises(Asked) as asked:
+            launcher.forward(q, k, k, None, None, *options, 0.1)
+        keys.add(asked.value.args[0])
+    assert len(keys) == 5
 
 
 def test_what_is_kept_is_bounded(monkeypatch):

@@ -210,7 +210,7 @@ def test_as_many_rows_in_fewer_or_more_sequences_are_other_sequences(device):
 # ------------------------------------------------------------- one by one
 @pytest.mark.parametrize("lengths, window, long", [
     ([16384], None, True), ([2048] * 8, None, False), ([32768, 10], None, True),
-    ([2048] * 4, 128, False), ([], None, False),
+    ([2048] * 4, 128, False), ([], None, False), ([49152], 128, True), ([45000], 128, False),
 ])
 def test_a_few_long_sequences_are_worth_calls_of_their_own(lengths, window, long):
     T, longest = sum(lengths), max(lengths, default=1)

@@ -75,6 +75,9 @@ def test_to_be_fixed_is_a_red_step_or_else_what_the_first_case_points_to():
 def test_where_a_case_fails_it_is_not_said_that_all_steps_are_right():
     assert failed(steps=[GREEN]).steps_right == "every step is right on its own"
     assert failed(steps=[GREEN, RED]).steps_right == "1 of 2 steps right"
+    unlit = {"id": "4.9", "light": "none"}
+    assert failed(steps=[GREEN, RED, unlit]).steps_right == "1 of 3 steps right"
+    assert failed(steps=[unlit]).steps_right == ""
     assert failed(steps=[GREEN], outcome="rejected").steps_right == "1 of 1 steps right"
 
 

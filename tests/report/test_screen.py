@@ -132,7 +132,7 @@ def test_a_stage_without_cases_is_one_line():
 
 def test_what_a_submission_prints_is_fenced_and_cut():
     text = printed(io.StringIO(), check("crashed", detail="\n".join(map(str, range(100)))))
-    assert "   | (76 earlier lines are left out)" in text
+    assert "   | (76 earlier lines are left out)\n   | 76\n" in text and "   | 99\n" in text
     assert all(line.startswith("   | ") for line in text.splitlines()[2:-1])
 
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from grader.assignment import submission
 from grader.course.calls import Race
 from grader.host.processes import Worker
 from grader.host.session import Session
-from grader.judge import verdict
-from tests.judged import PLAIN, answered, judged
 from tests.sessions import double_call
 
 pytestmark = pytest.mark.interpreter
@@ -78,18 +75,6 @@ def test_the_next_launch_may_read_what_another_program_of_the_one_before_wrote()
     launch = "kernel[(3, 1)](y, torch.empty_like(y), sums, sums, GROUPS=1)"
     assert race_of(other, again=launch) is None
     assert race_of(other.replace("x_ptr", "y_ptr")) is not None
-
-
-def test_a_right_answer_with_a_race_is_wrong_and_says_how_it_is_mended(tmp_path):
-    (tmp_path / "problem_3.py").write_text("def kernel(): pass\n")
-    file = submission.read(tmp_path, "problem_3.py", "kernel")
-    right = judged(*answered(PLAIN))
-    race = Race("writes", ((0, 1), (2, 1)), "dq_ptr", (0, 0, 17, 3), 88)
-    check = verdict.raced(right, race, file)
-    assert check.outcome == "wrong" and check.diagnosis["id"] == "race"
-    assert check.lines[0] == "problem_3.py:88: Programs (0, 1) and (2, 1) of one launch both " \
-        "write dq_ptr[0, 0, 17, 3]."
-    assert check.where == "problem_3.py:88" and "tl.atomic_add" in check.message
 
 
 @pytest.mark.parametrize("said", [
