@@ -159,7 +159,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
                                          f"{_pattern(extra)}")
         if bool(missing.any()):
             i, j = missing.nonzero()[0].tolist()
-            return "effect-missing-keys", (f"{where}uery {i} does not see key {j}, and should; "
+            return "effect-missing-keys", (f"{where}uery {i} should see key {j} and does not; "
                                            f"{_pattern(missing)}")
         return _sums(matrix)
     return _proportions(matrix, given, over, where)

@@ -145,7 +145,7 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
     if not bool((bad & untouched).any()):
         inf = " (some are inf)" * bool(torch.isinf(x).any())
-        return "nan", f"Your code computed and stored them{inf}."
+        return "nan", f"Your code wrote these values itself{inf}."
     known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
         return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "
@@ -288,13 +288,13 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
     if bool(bad.all()) and truth.dim() > 1:
         text = "everywhere"
     elif bad.dim() == 3:
-        names, parts = ("batch entry", "heads", "rows"), []
-        for axis, label in enumerate(names):
+        names, parts = ("batch entry/batch entries", "head/heads", "row/rows"), []
+        for axis, name in enumerate(names):
             hit = bad.any(tuple(a for a in range(3) if a != axis)) if axis else \
                 bad.flatten(1).any(1)
             if not bool(hit.all()):
                 wrong = hit.nonzero().flatten().tolist()
-                label = label.removesuffix("s") if len(wrong) == 1 else label
+                label = name.split("/")[len(wrong) > 1]
                 parts.append(f"{label} {ranges(wrong, 4)} of {hit.numel()}")
         text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, scattered"
     else:

@@ -137,8 +137,8 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     id, words, rule = mistake
     if id:
         record = {"id": id, "kind": "seen", "text": words}
-        proof = (f"All weights of a small case ({matrix.label}) are as this mistake makes them. "
-                 "--show draws them.",) if seen else ()
+        proof = (f"In a small case ({matrix.label}), every weight is exactly what this mistake "
+                 "gives. --show draws them.",) if seen else ()
         said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
         advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
