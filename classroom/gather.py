@@ -34,7 +34,7 @@ from classroom import late, notebooks, roster
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
 from grader.report.submit import REPORT
-from grader.text import escape, syntax_tree
+from grader.text import decode, escape, syntax_tree
 
 PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
 NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
@@ -457,7 +457,12 @@ def _only(members: list[Member]) -> bytes:
     found = {_meaning(code): code for code in map(_code, members[:MOST_CODE])}
     if len(members) > MOST_CODE or len(found) > 1:
         raise Refused("it is there twice or more, and not the same: " + _names(members))
-    return _code(members[0])
+    code = _code(members[0])
+    try:
+        decode(code)
+    except SyntaxError as error:  # it may be right, and Python cannot read it
+        raise Refused(error.msg) from None
+    return code
 
 
 def _meaning(code: bytes) -> str | bytes:
@@ -492,7 +497,7 @@ def _stages_in(member: Member) -> set[int]:
     """The stages that the code may be for: that of its step markers, or those whose function it
     has."""
     try:
-        text = _code(member).decode(errors="replace")
+        text = _code(member).replace(b"\0", b"").decode(errors="replace")  # perhaps of UTF-16
     except Refused:
         return set()
     return {int(number) for number in MARKED.findall(text)} & {*STAGES} or {

@@ -400,7 +400,7 @@ def test_what_one_student_handed_in_stops_nobody_else_in_a_download(tmp_path, mo
 @pytest.mark.parametrize("name", ["problem_3.py", "my work.py"])
 def test_a_file_in_another_encoding_is_for_a_person(tmp_path, encoding, name):
     (tmp_path / "anna").mkdir()
-    text = "# BEGIN SOLUTION 3.1\nx = 'größer'\n# END SOLUTION 3.1\n"
+    text = "import x\n# BEGIN SOLUTION 3.1\nx = 'größer'\n# END SOLUTION 3.1\n"
     (tmp_path / "anna" / name).write_bytes(text.encode(encoding))
     (anna,) = gather(tmp_path)
     if encoding.startswith("utf-8"):
