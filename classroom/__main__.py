@@ -401,8 +401,7 @@ def book(arguments) -> int:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}
     put(arguments.results, files_made)
-    print(*said, f"{len(graded)} students are in {arguments.check50 or next(iter(files_made))}",
-          sep="\n")
+    print(*said, f"The grades are in {arguments.check50 or next(iter(files_made))}", sep="\n")
     return NOT_SETTLED if said else DONE
 
 

@@ -260,8 +260,10 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
         if people:
             continue
         system = MOODLE.fullmatch(name) or not entry.is_folder and CANVAS.fullmatch(name)
+        canvas = bool(system) and system.re is CANVAS
+        if canvas and system["name"] == "studenttest":  # Canvas' Test Student
+            continue
         if system:
-            canvas = system.re is CANVAS
             typed = system["kind"] if system["kind"] != "file" else ""  # a text or a link
             returns = name[:max(0, system.start("file"))] if canvas else \
                 f"{system['name']}_{system['id']}_assignsubmission_file/"

@@ -27,6 +27,7 @@ STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how an .xlsx or .ods begins, and an .xls
+TEST_STUDENTS = ("Student, Test", "Test Student")  # with whom a teacher of Canvas sees a course
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
 
@@ -140,7 +141,8 @@ def read(path: Path) -> list[Person]:
             person["status"] = "no column of that name"
         elif not (is_worksheet or STATUS.match(person.get("status", ""))):
             person["status"] = ""  # of something else
-        if any(person.values()) and not person["name"].startswith("Points Possible"):
+        if any(person.values()) and person["name"] not in TEST_STUDENTS \
+                and not person["name"].startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
         raise ValueError(f"--roster: want a row per student; got none in {path}")

@@ -409,6 +409,19 @@ def test_a_file_in_another_encoding_is_for_a_person(tmp_path, encoding, name):
         assert not anna.files and "save it as UTF-8" in anna.refused[3]
 
 
+@pytest.mark.parametrize("columns", ["Student,{}\n{}", "LastName,FirstName,{}\n{}"])
+def test_the_test_student_of_canvas_is_no_student(tmp_path, columns):
+    for name in ("studenttest_5990_101_problem_3.py", "andersonanna_101_102_problem_3.py"):
+        (tmp_path / "class").mkdir(exist_ok=True)
+        (tmp_path / "class" / name).write_text("x")
+    rows = '"Student, Test",5990,\n"Anderson, Anna",101,\n'
+    text = columns.format("ID,Section", rows if "Student" in columns else rows.replace(
+        ", ", ",").replace('"', ""))
+    (anna,) = gather(tmp_path / "class", listed(tmp_path, text))
+    assert anna.person.id == "101" and anna.files
+    (anna,) = gather(tmp_path / "class")
+
+
 def test_every_number_of_a_student_finds_them(tmp_path):
     make(tmp_path / "class", {"s1234": ANNA})
     text = "Identifier,Full name,ID number,Email address,Status\n" \
