@@ -128,7 +128,8 @@ def test_the_name_of_a_test_has_at_most_70_characters():
 def test_the_page_names_every_room_and_no_file_that_is_not_there():
     named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:py|toml|tsv|md))`", PAGE)) - {
         "problem_10.py", "test_problem_10.py", "stage_K.toml"}
-    folders = ("grader", "classroom", "attacks", "tests", "tools", "benchmarks", "guide")
+    folders = ("grader", "classroom", "attacks", "tests", "tools", "benchmarks", "guide",
+               "sink_attn")
     there = {path.name for path in (*ROOT.iterdir(), *(
         path for folder in folders for path in (ROOT / folder).rglob("*")))}
     assert named - there == set()

@@ -50,7 +50,9 @@ def test_right_gradients_have_no_mistake():
 @pytest.mark.parametrize(("changes", "mistake"), [
     ({"ds": lambda p, dp, delta: p * dp}, "no-delta"),
     ({"ds": lambda p, dp, delta: p * (dp + delta)}, "delta-added"),
+    ({"ds": lambda p, dp, delta: (dp - delta) * (p > 0)}, "ds-without-p"),
     ({"p": lambda s, lse: torch.exp2(s - lse)}, "backward-in-two-bases"),
+    ({"p": lambda s, lse: torch.exp((s - lse) / math.log(2))}, "backward-in-two-bases"),
     ({"p": lambda s, lse: torch.exp(s)}, "backward-without-lse"),
     ({"p": lambda s, lse: torch.exp(s - lse / math.log(2))}, "lse-in-base-2"),
     ({"dq": lambda ds, k: ds @ k}, "dq-unscaled"),
