@@ -306,7 +306,8 @@ def grade(arguments, wanted: dict) -> int:
                 standing.forget(arguments.out, stands[key]["key"])
         for name, contents in made.items():
             store.write(arguments.out / name, contents)
-        code = write(students, stages, written, store, progress, interrupted,
+        graded = [replace(student, files=chosen[student.key]) for student in students]
+        code = write(graded, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
         made, lines = ({}, []) if interrupted else filled(arguments, arguments.out, most, written)

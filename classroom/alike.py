@@ -43,7 +43,8 @@ class Alike:
 
 
 class Own:
-    """A student's own statements in one file.  covers: run -> its lines, one bit each."""
+    """A student's own statements in one file.  covers: run -> its lines, one bit each; published:
+    the lines in runs of a published solution, one bit each."""
 
     def __init__(self, data: bytes, shipped: set[str]):
         self.sha256 = sha256(data)
@@ -51,8 +52,9 @@ class Own:
         covers = defaultdict(int)
         for i, run in enumerate(_runs(self.lines)):
             covers[run] |= (2**RUN - 1) << i
-        self.published = _covered(covers, shipped).bit_count()
-        self.covers = {run: bits for run, bits in covers.items() if run not in shipped}
+        self.published = _covered(covers, shipped)
+        self.covers = {run: bits & ~self.published for run, bits in covers.items()
+                       if run not in shipped}
 
 
 def alike(students: list[Submitted], stages: list[int]) -> Alike:
@@ -80,7 +82,7 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
         if len(names) > 1:
             equal[tuple(sorted(names))].append(number)
     found = [_described(names, files, owners) for names in _groups(files, owners)]
-    counts = {name: (sum(own.published for own in theirs.values()),
+    counts = {name: (sum(own.published.bit_count() for own in theirs.values()),
                      sum(len(own.lines) for own in theirs.values()))
               for name, theirs in files.items()}
     return Alike(

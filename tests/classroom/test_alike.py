@@ -118,6 +118,13 @@ def test_a_published_solution_under_other_names_is_no_pair():
     assert groups(anna=SHIPPED.encode(), ben=SHIPPED.replace("acc", "total").encode()) == []
 
 
+@pytest.mark.parametrize(("count", "listed"), [(4, []), (15, [("anna", "ben", 15, [3])])])
+def test_published_lines_beside_own_ones_in_common_do_not_count(count, listed):
+    end = "    # END SOLUTION 3.5"
+    text = SHIPPED.replace(end, "\n".join(f"    {line}" for line in own(1, count)) + f"\n{end}")
+    assert groups(anna=text.encode(), ben=text.replace("acc", "total").encode()) == listed
+
+
 def test_a_published_step_in_a_file_of_another_stage_is_as_published():
     moved = SHIPPED.replace("Step 3.", "Step 4.").replace("SOLUTION 3.", "SOLUTION 4.")
     renamed = moved.replace("acc", "total").encode()

@@ -209,14 +209,20 @@ def best_of(tmp_path, monkeypatch):
     (tmp_path / "policy.toml").write_text(
         "[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nkeep = 'best'\n")
 
-    def best(first: str, second: str, *options) -> tuple[int, str]:
+    def best(first: str, second: str, *options, more: str = "") -> tuple[int, str]:
         make(tmp_path / "in", {"first": {2: first}, "second": {2: second}})
-        (tmp_path / "in/index.csv").write_text("".join(INDEX.splitlines(True)[:3]))
+        (tmp_path / "in/index.csv").write_text("".join(INDEX.splitlines(True)[:3]) + more)
         code = grade("--policy", tmp_path / "policy.toml", *options,
                      submissions=tmp_path / "in/index.csv")
         with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
             return code, next(csv.DictReader(file))["points"]
     return best
+
+
+def test_the_file_that_was_graded_is_the_one_that_is_compared(best_of, tmp_path):
+    make(tmp_path / "in", {"other": {2: "pass # a"}})
+    best_of("pass # a", "wrong # b", more="ben,other,2026-11-29T10:00:00+00:00\n")
+    assert "anna; ben</th><td>equal files" in (tmp_path / "out/summary.html").read_text()
 
 
 @pytest.mark.parametrize(("first", "second", "code", "points"), [
