@@ -17,6 +17,7 @@ from classroom.reports import EMPTY, for_a_person
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
+EARLIER = "earlier and not late"
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
@@ -65,7 +66,13 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
 
 
 def _again(old: dict, results: Path, now: Submitted) -> Submitted:
-    """A student with what an earlier run had, too, if it is older: a download has the newest."""
+    """A student with what an earlier run had, too, if it is older: a download has the newest.  Of
+    what Canvas marks LATE the days are not known: then a person reads what the earlier one had."""
+    if now.marked_late and now.time is None:
+        had = [f"{EARLIER}, with {old['points']:g} points"] if old["points"] is not None \
+            and not (old["marked_late"] or old["state"] in EMPTY) else [
+                line for line in old["aside"] if line.startswith(EARLIER)]
+        return replace(now, aside=(*now.aside, *had))
     was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
                   notes=now.notes)
     if was.is_nothing or not (was.time and now.time) \

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from classroom import batch, grades, late
+from classroom import batch, grades, late, standing
 from classroom.gather import Submitted, gather
 from classroom.late import Late
 from classroom.roster import Person
@@ -194,6 +194,19 @@ def test_a_download_with_a_hand_in_too_late_leaves_the_grade(tmp_path, monkeypat
     assert grade(*options, "--overrides", tmp_path / "days.csv", "--yes") == 0
     points = "100.0" if keep == "best" else "0.0"
     assert f",{points}," in (tmp_path / "out/grades.csv").read_text()
+
+
+def test_before_a_person_says_how_late_they_read_what_the_earlier_had(tmp_path, monkeypatch):
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/aberanna_101_54_problem_2.py").write_text("pass")
+    assert grade() == 0
+    (tmp_path / "in/aberanna_101_54_problem_2.py").unlink()
+    (tmp_path / "in/aberanna_LATE_101_55_problem_2.py").write_text("wrong")
+    for _ in range(2):
+        assert grade("--yes") == 3
+        page = (tmp_path / "out/summary.html").read_text()
+        assert page.count(f"{standing.EARLIER}, with 100 points") == 1
 
 
 def test_a_hand_in_within_an_extension_counts_among_several():
