@@ -64,14 +64,14 @@ def _said(fits: list[tuple]) -> list[str]:
 def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
     """The mistakes, of these or of all, that give the matrix with tiles of some size."""
     call, found = Call(matrix), {}
-    if not call.wrong or not np.isfinite(call.found).all():
+    if not call.wrong:
         return []
     for BM, BN in itertools.product(SIZES, SIZES):
         for one in call.suspects() if max(BM, BN) < 2 * max(call.found.shape) else ():
             if (only is None or one.mistake in only) and one.mistake not in found \
                     and call.fits(one, BM, BN):
                 found[one.mistake] = None
-    named_ones = [one for one in found if one[0] != "window-of"]  # a name says more than a number
+    named_ones = [one for one in found if one[0] not in ("window-of", "sinks-of")]  # say more
     return named_ones or list(found) or ([] if matrix.backward else call.heads())
 
 
@@ -95,8 +95,9 @@ class Call:
                      else "sinks" if case.sinks is not None else "window")
 
     def agree(self, found: np.ndarray, weights: np.ndarray) -> bool:
-        """As Matrix.wrong has it."""
-        return bool((abs(found - weights) <= 1e-4 + 1e-3 * weights).all())
+        """As Matrix.wrong has it; NaN, of a row that sees nothing, agrees with NaN."""
+        near = np.isfinite(weights) & (abs(found - weights) <= 1e-4 + 1e-3 * weights)
+        return bool((near | np.isnan(found) & np.isnan(weights)).all())
 
     def heads(self) -> list[tuple]:
         """The mistake of the heads that fits all of them, if there is one."""
@@ -126,6 +127,13 @@ class Call:
                 np.arange(self.N) >= (case.sinks or 0)))
             W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
             yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(q, k, W))
+            if case.sinks:
+                left = np.argwhere((self.found > SEEN) & (self.ages >= case.window))
+                S = int(left[:, 1].max(initial=-1)) + 1
+                yield Suspect(("sinks-of", S, case.sinks),
+                              sees=lambda q, k, m, n: right(q, k, None, S))
+                yield Suspect(("sinks-before-the-window-only",), sees=lambda q, k, m, n: right(
+                    q, k, None, case.sinks if n + k.size <= m - case.window + 1 else 0))
             yield Suspect(("diagonal-without-window",), sees=lambda q, k, m, n: right(
                 q, k, self.N if n >= m else None))
             for back in (case.window, case.window - 1):
@@ -136,9 +144,11 @@ class Call:
                           lambda q, k, m, n: k < case.N)
             yield Suspect(("keys-counted-by-queries",), lambda *where: [
                 one for one in self.wanted(*where) if one[0] < case.N])
-        yield Suspect(("query-positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k))
-        yield Suspect(("key-positions-of-the-tile",), sees=lambda q, k, m, n: right(q, k - n))
-        yield Suspect(("positions-of-the-tile",), sees=lambda q, k, m, n: right(q - m, k - n))
+        for id, of_query, of_key in (("query-positions-of-the-tile", 1, 0),
+                                     ("key-positions-of-the-tile", 0, 1),
+                                     ("positions-of-the-tile", 1, 1)):
+            yield Suspect((id,), sees=lambda q, k, m, n, i=of_query, j=of_key: right(
+                q - i * m, k - j * n))
         for id in self.loops(0, 128, 16):
             yield Suspect(_whole(id), lambda *where, id=id: self.loops(*where).get(id))
         yield Suspect(("hidden-scores-zero",), hidden=0.0)
@@ -160,13 +170,13 @@ class Call:
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
 
-    def sees(self, query, key, window: int | None = None):
-        """The right mask, or that of another window."""
+    def sees(self, query, key, window: int | None = None, sinks: int | None = None):
+        """The right mask, or that of another window or of other sinks."""
         age, case = query - key, self.case
         if not case.is_causal:
             return key < self.N
         near = (age >= 0) & (age < (window or case.window or self.N + 1))
-        return near | (age >= 0) & (key < (case.sinks or 0))
+        return near | (age >= 0) & (key < (case.sinks or 0 if sinks is None else sinks))
 
     def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
         """Of a loop that leaves out none, and masks all."""
@@ -195,6 +205,8 @@ class Call:
             elif self.kind == "causal":  # a cut tile before the diagonal's first is of it, too
                 found["diagonal-unmasked", "before it"] = found.pop("left-edge-unmasked")
             if self.kind in ("window", "sinks"):
+                found["left-edge-unmasked", "but its first tile"] = [
+                    (at, masked and (at >= start or at == right[0][0])) for at, masked in right]
                 first = start - self.case.window + 1
                 for how, begin in (("rounded up", first), ("a key late", (first + 1) // BN * BN)):
                     tiles["first-window-tile-skipped", how] = [
@@ -266,8 +278,7 @@ class Call:
             left = Tile(tile, m_i, l_i, acc, self.eye[at:at + BN], factor, one.base,
                         one.update).left
             m_i, l_i, acc = left["m_new"], left["l_i"], left["acc"]
-        weights = one.end(acc, l_i, m_i)[:, :self.N]
-        return weights if np.isfinite(weights).all() else None
+        return one.end(acc, l_i, m_i)[:, :self.N]
 
     def recomputed(self, one: Suspect, visits: Visits, start: int, BN: int, these: slice
                    ) -> np.ndarray:

@@ -28,7 +28,8 @@ def sinks(i, j, case):
 
 def update(m_i, l_i, acc, s, v):
     m = torch.maximum(m_i, s.amax(-1))
-    p, alpha = torch.exp(s - m[..., None]), torch.exp(m_i - m)
+    pivot = m.nan_to_num(neginf=0.0)  # of a row that has seen no key
+    p, alpha = torch.exp(s - pivot[..., None]), torch.exp(m_i - pivot)
     return m, l_i * alpha + p.sum(-1), acc * alpha[..., None] + p @ v
 
 
@@ -85,7 +86,7 @@ def answer(mask, M=32, T=16, loop=every_tile, step=update, factor=1.0,
                 j = torch.arange(at, at + T)[None]
                 s = q[:, :, own] @ k[:, :, j[0]].mT * case.D**-0.5 * factor
                 if masked:
-                    s = s.masked_fill(~mask(i, j, case), -1e4)
+                    s = s.masked_fill(~mask(i, j, case), -torch.inf)
                 m, l_i, acc = step(m, l_i, acc, s, v[:, :, j[0]])
             o[:, :, own] = acc / l_i[..., None]
         return {"o": o.float()}
@@ -111,6 +112,8 @@ def named(case, ask) -> tuple[str, str]:
     (WINDOW, answer(causal), "window-ignored"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < 16)), "window-of"),
     (WINDOW, answer(window, loop=from_the_window), "window-into-the-diagonal"),
+    (WINDOW, answer(lambda i, j, c: (j < i) & (i - j <= c.window)), "window-one-place-early"),
+    (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j < 2))), "sinks-of"),
     (SINKS, answer(window), "sinks-ignored"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),
