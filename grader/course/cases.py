@@ -56,9 +56,9 @@ LARGEST = 2**31 - 1  # window_size and sink_size
 # What only this course promises, in words; case_table.py and Case.kinds.
 GRADIENTS, LSE_GRADIENT, SINK_LOGITS = "gradients", "the gradient of lse", "sink logits"
 NO_MASK, NO_WINDOW, MANY = "no causal mask", "no window", "windows and sinks of 2^31 - 1"
-DEFAULTS, ODD_D, SMALL_D = "arguments left out", "D that is no power of two", "D below 16"
-WIDE_F32, LAST = "float32 at D = 128", "a last dimension with a stride"
-MIXED, SHARED, GAPPED = "strides in another order", "k or x shared by all", "rows with gaps"
+DEFAULTS, ODD_D, SMALL_D = "omitted arguments", "D not a power of two", "D below 16"
+WIDE_F32, LAST = "float32 at D = 128", "a last axis whose stride is not 1"
+MIXED, SHARED, GAPPED = "permuted strides", "k or x expanded (stride 0)", "rows with gaps"
 LAYOUT_KINDS = frozenset({LAST, MIXED, SHARED, GAPPED})
 SIZE_KINDS = frozenset({ODD_D, SMALL_D, WIDE_F32})
 

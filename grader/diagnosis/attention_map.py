@@ -159,7 +159,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
                                          f"{_pattern(extra)}")
         if bool(missing.any()):
             i, j = missing.nonzero()[0].tolist()
-            return "effect-missing-keys", (f"{where}uery {i} should see key {j} and does not; "
+            return "effect-missing-keys", (f"{where}uery {i} should see key {j} but does not; "
                                            f"{_pattern(missing)}")
         return _sums(matrix)
     return _proportions(matrix, given, over, where)
@@ -237,7 +237,7 @@ def _pattern(pairs: torch.Tensor) -> str:
     """What the wrong pairs have in common."""
     i, j = pairs.nonzero().unbind(1)
     count, ages = len(i), (i - j).unique()
-    text = f"{count} pair{'s' * (count > 1)} in all"
+    text = f"{count} such pair{'s' * (count > 1)}"
     if count < 2:
         return f"{text}."
     if len(ages) == 1 and count > 1:

@@ -29,15 +29,15 @@ PATTERNS = {
     "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
                     "tells you which index is wrong.",
     "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or it was read: the grader fills fresh "
-           "memory with NaN, and the memory around the inputs.",
-    "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? "
+           "memory and the memory around the inputs with NaN.",
+    "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "
                         "torch.empty(shape, ...) is contiguous.",
     "another-tensor": "compare the order of what is returned with the order of the inputs, and the "
                       "arguments of each call with the names that take them.",
     "rounded": "which sum, weight or result is held in 16 bits?",
     "zero": "were the values added, and is what they were added to stored?",
-    "multiple": "the keys and their proportions are right: what is the row divided by, and is "
-                "everything added to that?",
+    "multiple": "the keys and their proportions are right: what is the row divided by, and "
+                "does that sum hold the weights of just the keys that it sees?",
     "batch": "does every address include the batch stride?",
     "heads": "",
     "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV read "
@@ -180,8 +180,8 @@ def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | 
         if list(axes) != sorted(axes) and answer.judge(
                 name, x.permute(axes).reshape(x.shape)).accepted:
             return ("stored-otherwise", f"All values of {tensor_name(name)} are right but in the "
-                    "wrong places: they are stored as in a contiguous tensor, and it is returned "
-                    "with other strides.")
+                    "wrong places: they are stored as in a contiguous tensor, and what is "
+                    "returned has other strides.")
     return None
 
 
@@ -218,7 +218,7 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
     if high - low <= 2 * verdict.row_limit * abs(high):
         middle = float(factor.median())
         return "multiple", f"{which} is {middle:.5g}{constant(middle, case)} times the right one."
-    return "multiple", f"{which} is the right one times a factor, from {low:.4g} to {high:.4g}."
+    return "multiple", f"{which} is the right one times a factor between {low:.4g} and {high:.4g}."
 
 
 def constant(factor: float, case: Case) -> str:

@@ -101,6 +101,6 @@ def _whole(length: int) -> int:
 
 def in_words(things: list[Thing]) -> tuple[str, str]:
     """The observation, and a hint where it is one thing alone; each "" where there is none."""
-    right = "; also ".join(thing.right for thing in things[:3])
-    return f"The same case is right {right}." * bool(things), (
+    right = ", and also ".join(thing.right for thing in things[:3])
+    return f"The same case passes {right}." * bool(things), (
         things[0].hint if len(things) == 1 else "")

@@ -59,8 +59,8 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
                                   if decides(file, case, check, claimed)))
     counts = ", ".join(kind for kind in asked if kind in counted)
     others = ", ".join(kind for kind in asked if kind not in counted)
-    said = "Without step markers, a file is tested on what it accepts"
-    said += f": here also {counts}." if counts else "."
+    said = "A file without step markers is tested on whatever it accepts"
+    said += f"; this one also on: {counts}." if counts else "."
     return said + f" Not tested, because it has none of it or refuses it: {others}." * bool(others)
 
 
@@ -73,7 +73,7 @@ def note_rounding(context: GradingContext) -> None:
         what = "products" if context.stage.sums_rows else "scores or sums"
         context.result.remarks.append(
             f"{count} test{'s pass' if count > 1 else ' passes'} only because {what} may be "
-            "rounded to 16 bits, as in a line that the original assignment gives.")
+            "rounded to 16 bits: a line that the original assignment gives does so.")
 
 
 def _has_answered(case: Case, check: Check) -> bool:

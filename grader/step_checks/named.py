@@ -18,7 +18,7 @@ SAID = {  # mistakes that only a step on its own can show -> words
     "phase-left-out": "the loop over {0} is missing or empty",
     "phase-too-late": "the loop over {0} begins too late",
     "phase-too-short": "the loop over {0} ends too early",
-    "phase-too-long": "the loop over {0} goes on too far",
+    "phase-too-long": "the loop over {0} runs too far",
     "phase-too-early": "the loop over {0} begins too early",
     "phase-twice": "the loop over {0} runs twice",
     "phase-unmasked": "the loop over {0} is not masked",

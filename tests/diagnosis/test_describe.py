@@ -104,7 +104,7 @@ def test_a_constant_multiple_of_the_right_rows_is_said_as_such(factor, said):
 
 def test_rows_that_are_multiples_by_several_factors_are_said_as_such():
     factors = torch.linspace(0.5, 0.9, 64, dtype=torch.float64)[:, None]
-    assert "from 0.5 to 0.9" in found(PLAIN, lambda x: x * factors).seen
+    assert "between 0.5 and 0.9" in found(PLAIN, lambda x: x * factors).seen
 
 
 def test_a_tensor_of_single_numbers_has_a_factor_too():

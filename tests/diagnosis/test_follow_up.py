@@ -78,7 +78,7 @@ def test_an_output_with_the_strides_of_q_is_told_as_such(tmp_path):
                       case="robust/H2-N127-D128-W1000-S70-float16-transposed")
     check, = grade_stage(STAGES[7], options, Reporter(io.StringIO())).checks
     assert check.diagnosis["id"] == "pattern-stored-otherwise"
-    assert "try: was it allocated with the strides of an input" in check.message
+    assert "try: was it allocated with an input's strides" in check.message
     assert "strides of every axis" not in check.message
 
 

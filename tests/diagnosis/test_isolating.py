@@ -31,7 +31,7 @@ def wrong_where(condition):
 def test_the_one_thing_is_found_and_its_hint_given(condition, id):
     things = isolating.isolate(CASE, wrong_where(condition), ["o"])
     assert [thing.id for thing in things] == [id]
-    assert isolating.in_words(things) == (f"The same case is right {things[0].right}.",
+    assert isolating.in_words(things) == (f"The same case passes {things[0].right}.",
                                           things[0].hint)
 
 
@@ -48,7 +48,7 @@ def test_two_things_together_are_said_without_a_hint():
     things = isolating.isolate(CASE, wrong_where(lambda c: c.B > 1 and c.D == 16), ["o"])
     assert [thing.id for thing in things] == ["width", "batch"]
     observed, hint = isolating.in_words(things)
-    assert "; also " in observed and not hint
+    assert ", and also " in observed and not hint
 
 
 def test_what_is_wrong_in_every_way_is_isolated_by_nothing():

@@ -98,7 +98,8 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
     claimed = claims.from_answers(checks)
     assert claimed == {ODD_D}
     said = claims.in_words(file(), checks, claimed)
-    assert f"here also {ODD_D}." in said and said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
+    assert f"this one also on: {ODD_D}." in said
+    assert said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
 
 
 def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():

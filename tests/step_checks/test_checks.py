@@ -1007,7 +1007,7 @@ PARTS = [
     (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
      "phase-too-early", "the loop over the interior begins too early"),
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
-     "phase-too-long", "the loop over the sinks before the window goes on too far"),
+     "phase-too-long", "the loop over the sinks before the window runs too far"),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
      "phase-left-out", "the loop over the sinks before the window is missing or empty"),
     (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
