@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grader.diagnosis.attention_map import SEEN, Matrix
-from grader.step_checks import loops, named, phases, rows
+from grader.step_checks import loops, masks, named, phases, rows
 from grader.step_checks.examples import LOG2E
 from grader.step_checks.named import MASKS, SINK_LOGITS, UPDATES, Tile
 
@@ -48,7 +48,8 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
     fits = fitting(matrix)
     more = longer() if len(_said(fits)) > 1 else None
     if more is not None:
-        fits = [one for one in fits if one in fitting(more, fits)]
+        there = fitting(more, fits)
+        fits = [one for one in fits if one in there]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
     said, where = _said(fits), "in the backward, " * matrix.backward
     if not 0 < len(said) <= 2:
@@ -66,10 +67,10 @@ def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
     call, found = Call(matrix), {}
     if not call.wrong:
         return []
+    suspects = [one for one in call.suspects() if only is None or one.mistake in only]
     for BM, BN in itertools.product(SIZES, SIZES):
-        for one in call.suspects() if max(BM, BN) < 2 * max(call.found.shape) else ():
-            if (only is None or one.mistake in only) and one.mistake not in found \
-                    and call.fits(one, BM, BN):
+        for one in suspects if max(BM, BN) < 2 * max(call.found.shape) else ():
+            if one.mistake not in found and call.fits(one, BM, BN):
                 found[one.mistake] = None
     named_ones = [one for one in found if one[0] not in ("window-of", "sinks-of")]  # say more
     return named_ones or list(found) or ([] if matrix.backward else call.heads())
@@ -126,16 +127,17 @@ class Call:
             seen = np.argwhere((self.found > SEEN) & (self.ages >= 0) & (
                 np.arange(self.N) >= (case.sinks or 0)))
             W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
-            yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(q, k, W))
+            yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(
+                q, k, window_size=W))
             if case.sinks:
                 left = np.argwhere((self.found > SEEN) & (self.ages >= case.window))
                 S = int(left[:, 1].max(initial=-1)) + 1
                 yield Suspect(("sinks-of", S, case.sinks),
-                              sees=lambda q, k, m, n: right(q, k, None, S))
+                              sees=lambda q, k, m, n: right(q, k, sink_size=S))
                 yield Suspect(("sinks-before-the-window-only",), sees=lambda q, k, m, n: right(
-                    q, k, None, case.sinks if n + k.size <= m - case.window + 1 else 0))
+                    q, k, sink_size=case.sinks if n + k.size <= m - case.window + 1 else 0))
             yield Suspect(("diagonal-without-window",), sees=lambda q, k, m, n: right(
-                q, k, self.N if n >= m else None))
+                q, k, window_size=self.N if n >= m else case.window))
             for back in (case.window, case.window - 1):
                 yield Suspect(("window-into-the-diagonal",), functools.partial(
                     self.from_the_window, back))
@@ -170,13 +172,9 @@ class Call:
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
 
-    def sees(self, query, key, window: int | None = None, sinks: int | None = None):
-        """The right mask, or that of another window or of other sinks."""
-        age, case = query - key, self.case
-        if not case.is_causal:
-            return key < self.N
-        near = (age >= 0) & (age < (window or case.window or self.N + 1))
-        return near | (age >= 0) & (key < (case.sinks or 0 if sinks is None else sinks))
+    def sees(self, query, key, **others: int):
+        """The right mask, or that of another window_size or sink_size."""
+        return getattr(masks, self.kind)(query, key, self.given | others)
 
     def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
         """Of a loop that leaves out none, and masks all."""
