@@ -57,7 +57,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                 return None
 
         samples, things, matrix = Samples(sample, ask, options.device), [], None
-        mistake = "", "", ""
+        mistake, by_weights = ("", "", ""), False
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
         if red and (options.show or options.plot):  # to draw it: a plain case is small
@@ -66,7 +66,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             matrix = _matrix(samples)
             if matrix is not None and not known:
                 mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
-            if not known and not mistake[0]:
+                by_weights = bool(mistake[0])
+            if not known and not by_weights:
                 mistake = wrong_gradients.name([*filter(None, samples.answers.values()), sample])
     said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
@@ -80,7 +81,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     else:
         plain = samples.answers.get(replace(general(case), grads=()))
         finding, said, advice, diagnosis = _seen(
-            stage, finding, sample, things, matrix, mistake, failures,
+            stage, finding, sample, things, matrix, mistake, by_weights, failures,
             plain is not None and "o" in plain.wrong)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
@@ -111,10 +112,10 @@ def _patience(session: Session):
 
 
 def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
-          matrix: attention_map.Matrix | None, mistake: tuple[str, str, str], failures,
-          plain: bool):
-    """All that was seen, where no step is red.  mistake: as suspects.name() has it; plain: whether
-    o is wrong in a plain, small case.
+          matrix: attention_map.Matrix | None, mistake: tuple[str, str, str],
+          by_weights: bool, failures, plain: bool):
+    """All that was seen, where no step is red.  mistake: as suspects.name() has it; by_weights:
+    whether the matrix tells it; plain: whether o is wrong in a plain, small case.
 
     -> the finding, with the places that are left; sentences, the most telling first; what to try;
     the JSON.
@@ -138,7 +139,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     if id:
         record = {"id": id, "kind": "seen", "text": words}
         proof = (f"In a small case ({matrix.label}), every weight is exactly what this mistake "
-                 "gives. --show draws them.",) if seen else ()
+                 "gives. --show draws them.",) if seen and by_weights else ()
         said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
         advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:

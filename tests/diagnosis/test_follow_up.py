@@ -112,6 +112,14 @@ def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path)
     assert "look at" not in said and "try:" not in said and "--show draws it" in said
 
 
+def test_a_mistake_that_gradients_tell_is_not_said_of_the_weights(tmp_path):
+    result, _ = graded(tmp_path, 8, "p_t = tl.math.exp2(", "p_t = tl.exp(", change=without_markers)
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["id"] == "dkdv-backward-in-two-bases"
+    assert check.lines[0].startswith("in the code of dk and dv, P is computed with exp where")
+    assert "every weight" not in check.message
+
+
 def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
     """Half of every row."""
     result, _ = graded(tmp_path, 3, "(rows[:, None] < N) & (j < D))",
