@@ -3,7 +3,7 @@
 case_table.py lists the cases of each stage, inputs.py makes their tensors.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -98,11 +98,12 @@ class Case:
     by_contract: bool = False  # made by contract.py, not a row of case_table.py
     course: bool = False  # robust for files that promise it, see kinds; beyond for others
     asks: str = ""  # what it asks beyond the assignment
+    of: Stage | None = field(default=None, compare=False)  # its stage, if that is not the course's
 
     @property
     def course_stage(self) -> Stage:
         """The stage it belongs to."""
-        return STAGES[self.stage]
+        return self.of or STAGES[self.stage]
 
     @property
     def n_keys(self) -> int:

@@ -40,12 +40,13 @@ class Confinement:
 
     user: (uid, gid) to run as (nobody's stands for a uid per worker); None for the grader's own
     account.  hidden: folders it must not read, if the kernel can hide them.  memory_bytes: host
-    memory of all its processes together.
+    memory of all its processes together.  readable: folders that it needs besides Python's own.
     """
 
     user: tuple[int, int] | None = None
     hidden: tuple[Path, ...] = ()
     memory_bytes: int = 16 * GIB
+    readable: tuple[Path, ...] = ()
 
 
 def confinement(hidden: tuple[Path, ...], user: str = "auto",
@@ -172,12 +173,13 @@ class Worker:
 
     source: the file's bytes; empty if the worker waits for its file, or replays.  name:
     "problem_3.py".  compile_for: 90 compiles all launches for sm_90 and runs nothing.  cache:
-    Triton's cache; None for a new one that ends with the worker.
+    Triton's cache; None for a new one that ends with the worker.  pretends: whether there seems to
+    be a GPU where there is none.
     """
 
     def __init__(self, source: bytes, name: str, *, device: str, interpret: bool,
                  compile_for: int | None = None, cache: Path | None = None,
-                 confinement: Confinement | None = None):
+                 confinement: Confinement | None = None, pretends: bool = True):
         confinement = confinement or Confinement()
         self.other_user = confinement.user is not None
         ids = ids_for_worker(confinement.user, cache.name if cache else "")
@@ -208,11 +210,13 @@ class Worker:
                         os.chown(item, *ids)
                 self.fork_server.send({
                     "path": str(self.path), "device": device, "compile_for": compile_for,
-                    "idle": not source, "user": ids, "own_account": ids != confinement.user,
+                    "pretends": pretends, "idle": not source, "user": ids,
+                    "own_account": ids != confinement.user,
                     "environment": environment, "memory_bytes": confinement.memory_bytes,
                     "writable": [str(path) for path in (folder, cache) if path],
                     "hidden": [*map(str, hidden)],
-                    "readable": readable_folders(environment, hidden),
+                    "readable": [*readable_folders(environment, hidden),
+                                 *map(str, confinement.readable)],
                 }, [channel.fileno(), control.fileno(), printed], interpret and not compile_for)
         except BaseException:
             self.close()

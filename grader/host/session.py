@@ -82,10 +82,11 @@ class Session:
         self.worker.path.write_bytes(source)
 
     # --------------------------------------------------------------- requests
-    def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
+    def load(self, entry: str, attribute: str | None, positional: tuple[str, ...],
+             keywords: tuple[str, ...] = ()) -> None:
         """Import the file, find the entry point (or its `apply`), check its arguments."""
         self.request({"op": "load", "entry": entry, "attribute": attribute,
-                       "positional": list(positional)}, "import")
+                       "positional": list(positional), "keywords": list(keywords)}, "import")
 
     def run(self, call: Call) -> Reply:
         """Make one call, and fetch everything."""

@@ -68,7 +68,8 @@ class Server:
         else:
             self.synchronize = lambda: None
             torch.set_num_threads(1)  # nothing here is large, and on busy cores threads wait
-            pretend_gpu.install(config["compile_for"] or 90)
+            if config["pretends"]:
+                pretend_gpu.install(config["compile_for"] or 90)
         if triton := sys.modules.get("triton"):  # the file may name one it cannot write to
             triton.knobs.cache.dir = os.environ["TRITON_CACHE_DIR"]
         self.races = races.Races(self._extents, self._named, self.path)
@@ -164,7 +165,7 @@ class Server:
         signature = signature_of(found, self.function)
         try:
             if signature is not None:
-                signature.bind(*request["positional"])
+                signature.bind(*request["positional"], **dict.fromkeys(request["keywords"]))
         except TypeError as error:
             want = ", ".join(request["positional"])
             raise Failure(
