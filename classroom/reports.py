@@ -40,11 +40,10 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     """A student's results, before grades.apply() gives points; its stages are those of the
     autograder's JSON, with more keys."""
-    if not (student.is_nothing or student.trouble
-            or {*student.files, *student.refused} & {*stages}):
+    others = sorted({*student.files, *student.refused} - {*stages})  # of stages left out
+    if not student.trouble and others and not {*student.files, *student.refused} & {*stages}:
         student = replace(student, trouble="no file of a problem that is graded is in it, but "
-                          + ", ".join(STAGES[number].filename for number in sorted(
-                              {*student.files, *student.refused})))
+                          + ", ".join(STAGES[number].filename for number in others))
     records = {number: store.known.get(Unit(number, sha256(data)))
                for number, data in student.files.items()}
     found = [stage_report(student, number, records.get(number)) for number in stages]
@@ -58,7 +57,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
                          "late", "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "refused": student.trouble or None, "notes": [*student.notes, *unchecked(found)],
-        "aside": list(student.aside),
+        "aside": list(student.aside), "ungraded": [] if student.trouble else others,
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late, "status": escape(student.person.status),
         "extension": student.extension.isoformat() if student.extension else None,
@@ -189,7 +188,7 @@ def read_reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(dict.fromkeys(("held", "aside"), ()) | {"free_days": None}
+            found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {"free_days": None}
                          | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError

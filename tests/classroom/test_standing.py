@@ -383,6 +383,19 @@ def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, opt
     assert grade(*options, "--yes") == 0
 
 
+def test_files_of_stages_that_are_left_out_are_on_both_pages(grade, tmp_path):
+    make(tmp_path / "in", {"anna": {8: "x"}, "ben": {9: "y"}, "cleo": {}})
+    (tmp_path / "in/ben/problem_9.py").write_bytes(bytes(1 << 20))  # too large
+    assert grade() == 0
+    for name, number in (("anna", 8), ("ben", 9)):
+        for end in ("md", "html"):
+            page = (tmp_path / f"out/feedback/{name}.{end}").read_text("utf-8")
+            assert f"problem_{number}.py, which is not graded here" in page
+    page = " ".join((tmp_path / "out/summary.html").read_text("utf-8").split())
+    assert "leaves out stage 8: problem_8.py of anna.</p>" in page
+    assert "leaves out stage 9: problem_9.py of ben.</p>" in page
+
+
 def test_a_roster_that_comes_later_renames_and_doubles_nobody(grade, options, tmp_path):
     assert grade() == 0 and list(points(tmp_path)) == ["anna", "ben", "cleo"]
     (tmp_path / "class.csv").write_text("name,login\nAnna A,anna\nBen B,ben\nCleo C,cleo\n")
