@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from classroom import roster
+from classroom import late, roster
 from classroom.reports import plain, undecided
 from classroom.settings import TABLES
 from classroom.standing import grades, moved
@@ -119,13 +119,20 @@ def _why(old: dict | None, new: dict, was: str, number: int) -> str:
             (word and word != before.get("override"), f"a person: {word and word['reason']}"),
             (not was, "first grade"), (not stage, "the stage is not graded any more"),
             (not word and "override" in before, "the override is gone"),
-            (before.get("sha256") != stage.get("sha256"), "another file"),
+            (before.get("sha256") != stage.get("sha256"), _which(old, new)),
             (old and old["grader"] != new["grader"], "another grader"),
             (before.get("earned") != stage.get("earned"), "graded again"),
             (old and old["late"] != new["late"], f"late: {new['late'] or 'no longer'}")):
         if is_so:
             return reason
     return "policy"
+
+
+def _which(old: dict | None, new: dict) -> str:
+    """Which file counts now: perhaps that of an earlier hand-in, if the best counts."""
+    time = new["handed_in"]
+    return f"the hand-in of {late.said(late.read(time))} counts" \
+        if old and time and time != old["handed_in"] else "another file"
 
 
 def _why_all(old: dict | None, new: dict, was: str) -> str:

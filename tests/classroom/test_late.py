@@ -232,6 +232,17 @@ def best_of(tmp_path, monkeypatch):
     return best
 
 
+def test_the_history_says_that_an_earlier_hand_in_counts(best_of, tmp_path):
+    assert best_of("pass # a", "wrong # b") == (0, "100.0")
+    policy = tmp_path / "policy.toml"
+    for keep, time, points in (("last", "30 18:00", "0.0"), ("best", "28 10:00", "100.0")):
+        policy.write_text(policy.read_text().replace("best", keep).replace("last", keep))
+        assert best_of("pass # a", "wrong # b", "--yes") == (0, points)
+        with open(tmp_path / "out/audit/history.csv", newline="", encoding="utf-8") as file:
+            assert [row["reason"] for row in csv.DictReader(file)][-2:] == [
+                f"the hand-in of 2026-11-{time} UTC+0000 counts"] * 2
+
+
 def test_the_file_that_was_graded_is_the_one_that_is_compared(best_of, tmp_path):
     make(tmp_path / "in", {"other": {2: "pass # a"}})
     best_of("pass # a", "wrong # b", more="ben,other,2026-11-29T10:00:00+00:00\n")
