@@ -178,7 +178,8 @@ def grade(arguments, wanted: dict) -> int:
     listed = " and ".join(table.name for table in tables)
     present = gather(arguments.submissions, *tables)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
-    students, stands, kept = standing.everyone(present, earlier, arguments.out)
+    students, stands, kept = standing.everyone(
+        present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv")
     worth = grades.read(arguments.policy)
     standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:

@@ -34,7 +34,8 @@ NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712",
 @dataclass(frozen=True)
 class Person:
     """A row of the roster; "" for what is not known.  handed_in, extension: times, as written
-    there; status: what Moodle's worksheet says about the submission."""
+    there; typed: whether handed_in is, and not a system's; status: what Moodle's worksheet says
+    about the submission."""
 
     name: str = ""
     id: str = ""
@@ -44,6 +45,7 @@ class Person:
     status: str = field(default="", compare=False)
     extension: str = field(default="", compare=False)
     also: tuple[str, ...] = field(default=(), compare=False)  # other numbers of theirs
+    typed: bool = field(default=False, compare=False)
 
     @property
     def shown(self) -> str:
@@ -130,7 +132,7 @@ def read(path: Path) -> list[Person]:
             and not (columns["first"] and columns["last"]):
         raise ValueError("--roster: want a column name (or first name and last name), id, login or "
                          f"e-mail; got {_shown(cells(path, '--roster')[0])} in {path}")
-    people = []
+    people, typed = [], columns["handed_in"] == HEADERS["handed_in"][0]
     for row in rows:
         person = {column: row[name] for column, name in columns.items() if name}
         parts = f"{person.pop('first', '')} {person.pop('last', '')}".strip()
@@ -143,7 +145,7 @@ def read(path: Path) -> list[Person]:
             person["status"] = ""  # of something else
         if any(person.values()) and person["name"] not in TEST_STUDENTS \
                 and not person["name"].startswith("Points Possible"):
-            people.append(Person(**person))
+            people.append(Person(**person, typed=typed))
     if not people:
         raise ValueError(f"--roster: want a row per student; got none in {path}")
     for column in ("id", "login", "email"):
@@ -190,7 +192,7 @@ def joined(people: list[Person], exported: list[Person]) -> list[Person]:
     for person, rows in found.items():
         if len(rows) == 1:
             (row,) = rows
-            alone.append(replace(person, **{
+            alone.append(replace(person, typed=(person if person.handed_in else row).typed, **{
                 name: getattr(person, name) or getattr(row, name) for name in (
                     "email", "handed_in", "status", "extension")}, also=tuple(filter(None, (
                         *person.also, row.id, row.login, *row.also)))))

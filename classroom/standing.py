@@ -21,10 +21,10 @@ EARLIER = "earlier and not late"
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
-def everyone(students: list[Submitted], earlier: list[dict], results: Path
+def everyone(students: list[Submitted], earlier: list[dict], results: Path, typed: bool
              ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
     """Everyone in SUBMISSIONS or on the roster, and everyone of earlier runs who is not, or not
-    with any file.
+    with any file.  typed: whether a person typed the times, and not only those of a roster.
 
     -> the students by name; key -> their last report; key of each student kept from earlier runs ->
     whether they are still on the roster.
@@ -44,7 +44,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _as_it_was(old, results, now)
         elif not now.hand_ins:
-            known[now.key] = _again(old, results, now)
+            known[now.key] = _again(old, results, now, typed or now.person.typed)
         stands[now.key] = old
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
@@ -65,8 +65,9 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
-def _again(old: dict, results: Path, now: Submitted) -> Submitted:
-    """A student with what an earlier run had, too, if it is older: a download has the newest.  Of
+def _again(old: dict, results: Path, now: Submitted, typed: bool) -> Submitted:
+    """A student with what an earlier run had, too, if it is older: a download has the newest.  The
+    same files with another time that was typed are one hand-in whose time was corrected.  Of
     what Canvas marks LATE the days are not known: then a person reads what the earlier one had."""
     if now.marked_late and now.time is None:
         had = [f"{EARLIER}, with {old['points']:g} points"] if old["points"] is not None \
@@ -76,7 +77,7 @@ def _again(old: dict, results: Path, now: Submitted) -> Submitted:
     was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
                   notes=now.notes)
     if was.is_nothing or not (was.time and now.time) \
-            or was.time.timestamp() >= now.time.timestamp():
+            or was.time.timestamp() >= now.time.timestamp() or typed and was.files == now.files:
         return now
     return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
 

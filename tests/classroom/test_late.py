@@ -196,6 +196,27 @@ def test_a_download_with_a_hand_in_too_late_leaves_the_grade(tmp_path, monkeypat
     assert f",{points}," in (tmp_path / "out/grades.csv").read_text()
 
 
+@pytest.mark.parametrize("place", ["index", "roster", "worksheet"])
+def test_a_time_that_was_corrected_is_no_second_hand_in(tmp_path, monkeypatch, place):
+    grade = classes.program(monkeypatch, tmp_path)
+    make(tmp_path / "in", {"anna": {2: "pass"}})
+    (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\n")
+    options, given = ("--policy", tmp_path / "policy.toml", "--yes"), tmp_path / "in"
+    for time, points in (("2026-11-30 10:00", "100.0"), ("2026-11-30 13:00", "0.0")):
+        table, text = "class.csv", f"name,handed in\nanna,{time}\n"
+        if place == "index":
+            table, text = "in/i.csv", f"name,path,time\nanna,anna,{time}\n"
+            given = tmp_path / table
+        elif place == "worksheet":  # Moodle's own time: the same file was handed in again
+            text, points = text.replace("handed in", "last modified (submission)"), "100.0"
+        (tmp_path / table).write_text(text)
+        roster = () if place == "index" else ("--roster", tmp_path / table)
+        assert grade(*options, *roster, submissions=given) == 0
+        assert f",{points}," in (tmp_path / "out/grades.csv").read_text()
+        assert (grades.TOO_LATE in (tmp_path / "out/feedback/anna.md").read_text()) == (
+            place == "worksheet" and time.endswith("13:00"))
+
+
 def test_before_a_person_says_how_late_they_read_what_the_earlier_had(tmp_path, monkeypatch):
     grade = classes.program(monkeypatch, tmp_path)
     (tmp_path / "in").mkdir()
