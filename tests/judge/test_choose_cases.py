@@ -9,10 +9,13 @@ import pytest
 
 from grader import blank
 from grader.assignment.record import ROOT
+from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.judge import choose_cases
+from grader.judge.context import GradingContext
 from grader.judge.grade import grade_stage
+from grader.report.results import Check
 from grader.report.screen import Reporter
 
 # In the manner of the original's template: an end without a beginning, lines of `...`, one of them
@@ -107,3 +110,51 @@ def test_what_is_nested_too_deeply_is_told_its_line(tmp_path, deep):
     outcome, said = outcome_of(tmp_path, 2, f"a = 1\nx = {deep}\nb = (a,\n     x)\n")
     assert outcome == "crashed"
     assert re.fullmatch(r"problem_2\.py:2: \w+Error: nested too deeply for Python to read", said)
+
+
+def chosen(number: int, source: str = "# BEGIN SOLUTION 1.1", **options):
+    """-> the cases that decide, and those that are only reported."""
+    file = choose_cases.submission.Submission(
+        Path("problem.py"), source.encode(), "", tree=ast.parse(source),
+        steps=(choose_cases.submission.steps(source + "\n# END SOLUTION 1.1\n"))
+        if source.startswith("#") else ())
+    return choose_cases.choose_cases(GradingContext(
+        STAGES[number], file, Options(Path("."), "cpu", 1, 60.0, **options), None, None))
+
+
+@pytest.mark.parametrize("options, groups, has_others", [
+    ({}, {"standard", "robust"}, True), ({"quick": True}, {"standard"}, False),
+    ({"stop_early": True}, {"standard", "robust"}, False)])
+def test_which_groups_decide_and_whether_others_are_reported(options, groups, has_others):
+    decisive, informational = chosen(9, **options)
+    assert {case.group for case in decisive} == groups
+    assert {case.group for case in informational} == ({"beyond"} if has_others else set())
+
+
+def test_without_markers_what_only_the_course_promises_does_not_decide_at_once():
+    marked, unmarked = chosen(3)[0], chosen(3, "x = 1")[0]
+    assert any(case.course for case in marked) and not any(case.course for case in unmarked)
+    assert any(case.course for case in chosen(3, "x = 1")[1])
+    assert chosen(3, "x = 1", promises_all=True)[0] == marked
+
+
+def test_an_instructors_own_cases_are_asked_in_their_stage():
+    own = tuple(Case(number, "robust", 77) for number in (3, 4))
+    assert [case for case in chosen(3, own=own)[0] if case in own] == [own[0]]
+
+
+def test_one_case_is_found_by_its_name_listed_or_of_the_contract():
+    for name in (chosen(3)[0][0].name, "robust/H1-N65-D16-float16-odd.odd.odd"):
+        (case,), others = chosen(3, case=name)
+        assert case.name == name and others == []
+    assert chosen(3, case="robust/nothing") == ([], [])
+
+
+@pytest.mark.parametrize("outcome, state", [("pass", "ready"), ("wrong", "not_started")])
+def test_a_template_whose_blocks_are_empty_is_graded_if_it_answers(tmp_path, monkeypatch, outcome,
+                                                                   state):
+    text = (ROOT / "attacks/unfinished/original_3_empty_block.py").read_text("utf-8")
+    (tmp_path / "problem_3.py").write_text(text, "utf-8")
+    monkeypatch.setattr(choose_cases, "run_apart", lambda *what: Check("a", "standard", outcome))
+    file = choose_cases.read(STAGES[3], Options(tmp_path, "cpu", 1, 60.0))
+    assert file.state == state and file.unwritten

@@ -2,15 +2,16 @@
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from grader.assignment.submission import Submission
-from grader.course.cases import GRADIENTS, LAST, ODD_D, SINK_LOGITS, SMALL_D, Case
+from grader.course.cases import DEFAULTS, GRADIENTS, LAST, ODD_D, SINK_LOGITS, SMALL_D, Case
 from grader.course.stages import STAGES
 from grader.judge import claims
-from grader.report.results import Check
+from grader.report.results import Check, StageResult
 from grader.sandbox.wire import CUT_OFF
 
 TEXT = '''
@@ -27,6 +28,7 @@ RAISES, CRASHES = 4, 9  # lines
 FITS, OFF = ({"fro": size, "fro_limit": 1.0, "row": size, "row_limit": 1.0} for size in (0.5, 2.0))
 PLAIN = Case(3, "robust", 97)
 LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
+DEFAULT = Case(3, "beyond", 40, bare=True)
 ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
 BORDER = Case(3, "robust", 32, layout="dense.last.dense", by_contract=True)
 
@@ -54,6 +56,10 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (ODD, check("crashed"), (ODD_D,), False),  # never got into the file
     (ODD, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), True),
     (ODD, check("timeout"), (ODD_D,), False),
+    (ODD, check("grader_fault"), (ODD_D,), False),
+    (ODD, check("crashed", line=CRASHES, id="race"), (), True),
+    (ODD, check("crashed", line=CRASHES, id="out-of-shared-memory"), (ODD_D,), False),
+    (DEFAULT, check("crashed", line=CRASHES, id="out-of-shared-memory"), (DEFAULTS,), True),
     (PLAIN, check("crashed", line=RAISES), (), True),  # what every file is asked
     (PLAIN, check("timeout"), (), True),
     (LOGITS, check("crashed", line=RAISES), (SINK_LOGITS,), False),
@@ -62,6 +68,7 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), False),
     (STRIDED, check("crashed", line=CRASHES, id="out-of-bounds-read"), (LAST,), True),
     (STRIDED, check("wrong", {"o": FITS, "d_q": OFF}), (), True),
+    (STRIDED, check("wrong", {"o": FITS | {"row": 2.0}}), (), False),  # one row of it is wrong
     # A file that knows the layout is asked the contract's lengths in it, too.
     (BORDER, check("wrong", {"o": OFF}), (LAST,), True),
     (BORDER, check("wrong", {"o": OFF}), (), False)])
@@ -121,3 +128,15 @@ def test_every_case_of_the_course_alone_is_of_a_kind():
         for case in case_table.listed(number, "cpu", False):
             assert bool(case.kinds) == case.course, case.name
             assert case.dtype != torch.float64
+
+
+@pytest.mark.parametrize("number, excused, said", [
+    (1, 0, []), (1, 1, ["1 test passes only because scores or sums may be rounded to 16 bits: a "
+                        "line that the original assignment gives does so."]),
+    (2, 2, ["2 tests pass only because products may be rounded to 16 bits: a line that the "
+            "original assignment gives does so."])])
+def test_rounding_that_a_given_line_makes_is_remarked_on(number, excused, said):
+    result = StageResult(number, "", 100, checks=[
+        check("pass", {"o": FITS | {"excused": True} if i < excused else FITS}) for i in range(3)])
+    claims.note_rounding(SimpleNamespace(stage=STAGES[number], result=result))
+    assert result.remarks == said

@@ -12,6 +12,7 @@ from grader.course import correctness, inputs
 from grader.course.calls import SubmissionError
 from grader.course.cases import Case
 from grader.course.stages import STAGES
+from grader.host.clock import Clock
 from grader.host.options import Options
 from grader.judge import replay_check
 from grader.judge.context import GradingContext
@@ -51,14 +52,15 @@ def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
     assert check.outcome == outcome and "it uses numpy" in check.lines[0]
 
 
-def replayed(check, reply, replay, folder) -> list:
+def replayed(check, reply, replay, folder, refilled=None) -> list:
     """The checks of a stage, once this answer is replayed; replay: stands in for the workers'."""
     result = StageResult(PLAIN.stage, "", 100, checks=[check])
     file = SimpleNamespace(source=b"", tree=ast.parse(""), blank_steps=(), steps=("3.1",))
-    with GradingContext(STAGES[PLAIN.stage], file, Options(folder, "cpu", 0, 60.0),
-                        Reporter(io.StringIO()), result) as context:
+    options = Options(folder, "cpu", 0, 60.0, clock=Clock(600))
+    with GradingContext(STAGES[PLAIN.stage], file, options, Reporter(io.StringIO()),
+                        result) as context:
         replay_check.replay_some(context, SimpleNamespace(count=1, replay=replay), [
-            Right(PLAIN, check, reply.trace, None)])
+            Right(PLAIN, check, reply.trace, refilled)])
     return result.checks
 
 
@@ -140,3 +142,111 @@ def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypat
     assert replayed(right, reply, replay, tmp_path) == [right] and right.outcome == "pass"
     with pytest.raises(StopIteration):  # it was asked twice
         replay()
+
+
+def other_answer(monkeypatch, off_by=0.0):
+    """-> a stand-in for the workers' replay that is off by so much on the other numbers."""
+    other = inputs.build(PLAIN, 77)
+    monkeypatch.setattr(replay_check, "other_numbers", lambda case, seed: other)
+    exact = correctness.answer(other, "cpu")
+    return lambda call, trace: {"o": exact.tiled["o"] * (1 + off_by)}
+
+
+@pytest.mark.parametrize("own, outcome, said", [
+    ("pass", "rejected", "your kernels did not compute them"),
+    ("rejected", "rejected", "your kernels did not compute them"),
+    ("wrong", "wrong", "Right with these numbers, and not with new ones of the same shape: no."),
+    ("crashed", "crashed", "Right with these numbers, and not with new ones")])
+def test_a_rejection_needs_a_file_that_is_right_on_the_other_numbers(monkeypatch, tmp_path, own,
+                                                                     outcome, said):
+    built, reply = answered(PLAIN)
+    monkeypatch.setattr(replay_check, "run_apart", lambda *what: Check("x", "robust", own,
+                                                                       what="no."))
+    check, = replayed(judged(built, reply), reply, other_answer(monkeypatch, 0.5), tmp_path)
+    assert (check.outcome, check.name, check.seed) == (outcome, PLAIN.name, 77)
+    assert said in check.what
+
+
+@pytest.mark.parametrize("line, said", [(12, "Numbers leave a tensor here: problem_3.py:12."),
+                                        (None, "")])
+def test_a_rejection_says_where_numbers_leave_a_tensor(monkeypatch, tmp_path, line, said):
+    built, reply = answered(PLAIN)
+    reply.trace.read = [line] * bool(line)
+    monkeypatch.setattr(replay_check, "run_apart", lambda *what: judged(built, reply))
+    check, = replayed(judged(built, reply), reply, other_answer(monkeypatch, 0.5), tmp_path)
+    assert "".join(check.seen) == said
+
+
+def test_what_only_just_passes_is_told_of_statistics_in_16_bits(monkeypatch, tmp_path):
+    built, reply = answered(PLAIN)
+    replay = other_answer(monkeypatch, 0.001)
+    monkeypatch.setattr(replay_check, "kept_in_16_bits", lambda case, trace: "lse is in float16.")
+    check, = replayed(judged(built, reply), reply, replay, tmp_path)
+    assert (check.outcome, check.seen[0]) == ("wrong", "lse is in float16.")
+
+
+@pytest.mark.parametrize("kept, outcome", [(False, "pass"), (True, "rejected")])
+def test_an_unrecorded_call_must_return_the_bits_of_the_recorded_one(monkeypatch, tmp_path, kept,
+                                                                     outcome):
+    built, reply = answered(PLAIN)
+    replay = other_answer(monkeypatch)
+    refilled = {"o": replay(None, None)["o"] + 2.0**-11 * kept}
+    check, = replayed(judged(built, reply), reply, replay, tmp_path, refilled)
+    assert check.outcome == outcome
+    assert not kept or check.what.startswith("A call that was not recorded returned different bits")
+
+
+def test_a_trace_that_is_too_long_to_be_recorded_is_not_replayed(tmp_path):
+    built, reply = answered(PLAIN)
+    reply.trace.cut = True
+    right = judged(built, reply)
+    assert replayed(right, reply, in_turn(), tmp_path) == [right]
+
+
+@pytest.mark.parametrize("id, again", [("does-not-compile", ""), ("", "--seed 77 --case ")])
+def test_a_replay_that_crashes_says_the_line_of_the_file_and_the_numbers(monkeypatch, tmp_path, id,
+                                                                         again):
+    built, reply = answered(PLAIN)
+    other_answer(monkeypatch)
+    error = SubmissionError("crashed", "line 9: no such thing", id=id)
+    check, = replayed(judged(built, reply), reply, in_turn(error), tmp_path)
+    assert check.outcome == "crashed" and "problem_3.py:9: no such thing." in check.what
+    assert again in check.again and bool(again) == bool(check.again)
+
+
+@pytest.mark.parametrize("errors, outcome", [
+    ([], "pass"), ([True], "pass"), ([True, True], "skipped"), ([False], "timeout")])
+def test_a_late_replay_is_made_again_if_others_had_the_cpus(monkeypatch, tmp_path, errors, outcome):
+    built, reply = answered(PLAIN)
+    replay, right = other_answer(monkeypatch), judged(built, reply)
+    left = [SubmissionError("timeout", "late", waited_for_cpu=waited) for waited in errors]
+    check, = replayed(right, reply, lambda *what: in_turn(left.pop(0) if left else replay(
+        *what))(), tmp_path)
+    assert (check.outcome, check.not_checked) == (outcome, outcome == "skipped")
+
+
+def test_all_right_answers_are_replayed_where_that_is_asked_for(monkeypatch, tmp_path):
+    built, reply = answered(PLAIN)
+    right, asked = judged(built, reply), []
+    many = [Right(PLAIN, right, reply.trace, None)] * 8
+    monkeypatch.setattr(replay_check, "_replayed", lambda context, workers, one: asked.append(
+        one) or one.check)
+    for every in (True, False):
+        context = GradingContext(
+            STAGES[3], None, Options(tmp_path, "cpu", 0, 60.0, replays_all=every),
+            Reporter(io.StringIO()), StageResult(3, "", 100, checks=[right]))
+        replay_check.replay_some(context, SimpleNamespace(count=1), many)
+    assert len(asked) == 8 + 1  # of one name, one is drawn
+
+
+@pytest.mark.parametrize("steps, as_given", [(("3.1",), False), ((), True)])
+def test_a_replay_is_judged_by_the_rule_of_the_first_answer(monkeypatch, tmp_path, steps, as_given):
+    built, reply = answered(PLAIN)
+    right, told = judged(built, reply), []
+    monkeypatch.setattr(replay_check, "judge_repeated", lambda *what: told.append(
+        what[-1]) or (right, False))
+    file = SimpleNamespace(source=b"", state="ready", steps=steps)
+    context = GradingContext(STAGES[3], file, Options(tmp_path, "cpu", 0, 60.0), None, None)
+    replay_check._replayed(context, SimpleNamespace(replay=other_answer(monkeypatch)),
+                           Right(PLAIN, right, reply.trace, None))
+    assert told == [as_given]

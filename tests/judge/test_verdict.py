@@ -55,6 +55,66 @@ def test_a_right_call_that_changes_what_it_was_given_or_has_returned_is_wrong(ch
     assert (check.outcome, check.diagnosis["id"]) == ("wrong", id) and said in check.lines[0]
 
 
+def test_a_wrong_repeat_is_wrong_and_its_error_is_the_one_noted():
+    built, reply = answered(replace(PLAIN, repeats=3))
+    reply.outputs[1]["o"].mul_(1.1)
+    check = judged(built, reply)
+    assert check.outcome == "wrong" and check.lines[0].startswith("o is 10 % off")
+    assert check.errors["o"]["row"] > 0.09
+
+
+def test_pytorch_may_order_the_sums_of_stage_1_anew_in_every_run():
+    built, reply = answered(Case(1, "robust", 40, HQ=2, HKV=2, repeats=2))
+    reply.outputs[1]["o"][0, 0, 0, 0].add_(2.0**-11)
+    assert judged(built, reply).outcome == "pass"
+
+
+def test_lines_that_the_assignment_gives_may_round_in_the_refilled_call_too(monkeypatch):
+    asked, right = [], verdict.answer
+    monkeypatch.setattr(verdict, "answer", lambda built, device, **how: (
+        asked.append(how), right(built, device, **how))[1])
+    built, reply = answered(replace(PLAIN, refill=True))
+    verdict.judge(STAGES[3], built, reply, "cpu", as_given=True)
+    assert asked == [{"as_given": True}, {"refilled": True, "as_given": True}]
+
+
+KERNEL = "def kernel(): pass"  # the text of the kernel in the trace of a reply
+
+
+@pytest.mark.parametrize("case, source, outcome", [
+    (PLAIN, KERNEL, "pass"), (PLAIN, "x = 1", "rejected"),
+    (replace(PLAIN, by_contract=True), "x = 1", "pass"),  # some listed cases are enough
+    (replace(PLAIN, group="beyond"), "x = 1", "pass")])
+def test_a_kernel_that_is_not_in_the_file_is_rejected_in_listed_cases(case, source, outcome):
+    file = submission.Submission(Path("problem_3.py"), source.encode(), "")
+    check, _ = verdict.judge_reply(STAGES[3], file, *answered(case), "cpu")
+    assert check.outcome == outcome
+    assert outcome == "pass" or "the kernel kernel is not in this file" in check.what
+
+
+@pytest.mark.parametrize("off_by, said", [
+    (1.0, "problem_3.py:88: Programs 0 and 1 of one launch both write o_ptr."),
+    (1.1, "")])  # wrong anyway
+def test_a_race_makes_a_right_answer_wrong(off_by, said):
+    built, reply = answered(PLAIN)
+    reply.race = Race("writes", ((0,), (1,)), "o_ptr", (), 88)
+    reply.outputs[0]["o"].mul_(off_by)
+    file = submission.Submission(Path("problem_3.py"), KERNEL.encode(), "")
+    check, _ = verdict.judge_reply(STAGES[3], file, built, reply, "cpu")
+    assert (check.outcome, check.what) == ("wrong", said)
+
+
+def test_beside_a_robust_case_stands_what_is_special_about_it():
+    assert verdict.case_text(PLAIN) == "(H=2, L=40, D=16) float16, NaN stored around the inputs"
+    assert verdict.case_text(replace(PLAIN, group="standard")) == "(B=1, H=2, L=40, D=16)"
+
+
+def test_a_timeout_for_want_of_cpu_time_is_no_verdict():
+    late = SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
+    check = verdict.from_error(PLAIN, late, "problem_3.py")
+    assert (check.outcome, check.not_checked, check.what) == ("skipped", True, "late")
+
+
 @pytest.mark.parametrize("stage, name", [(2, "x"), (4, "k")])
 def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
     case = Case(stage, "robust", 20, M=3, B=3, layout="far", apart=name)
@@ -150,3 +210,34 @@ def test_a_race_names_both_programs_and_who_writes(verb, said):
     assert (check.outcome, check.what) == ("wrong", f"problem_3.py:88: {said}")
     assert check.diagnosis["id"] == "race" and check.where == "problem_3.py:88"
     assert "tl.atomic_add" in check.message
+
+
+UNREACHED = STEPS + '''
+
+def backward(s):
+    # BEGIN SOLUTION 1.2
+    raise NotImplementedError("step 1.2")
+    # END SOLUTION 1.2
+    # BEGIN SOLUTION 1.3
+    s += 1
+    raise NotImplementedError("step 1.3")
+    # END SOLUTION 1.3
+'''
+
+
+def test_blank_steps_that_no_case_reaches_are_no_raises_that_are_left_behind(tmp_path):
+    (tmp_path / "problem_1.py").write_text(UNREACHED)
+    check = verdict.blanks_left(submission.read(tmp_path, "problem_1.py", "kernel"))
+    assert (check.outcome, check.what) == ("crashed", "step 1.2 is still blank.")
+    assert check.seen[0].startswith("step 1.3: your code is there; delete line ")
+
+
+def test_tiles_joined_by_and_are_told_beside_a_wrong_answer_and_no_right_one(tmp_path):
+    (tmp_path / "problem_1.py").write_text(
+        "@triton.jit\ndef kernel(s):\n    return (s < 1) and (s > 0)\n")
+    file = submission.read(tmp_path, "problem_1.py", "kernel")
+    right = judged(*answered(PLAIN))
+    assert verdict.note_misjoined(right, file) is right
+    wrong = verdict.note_misjoined(right.fail("wrong", "o is off.", "where"), file)
+    assert wrong.seen[0].startswith("problem_1.py:3: `and` does not join tiles")
+    assert wrong.seen[1] == "where"
