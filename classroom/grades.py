@@ -36,6 +36,7 @@ class Policy:
     late: Late | None = None
     assignment: str = "original"  # for which files without step markers were written
     zero: bool = False  # whether those who handed in nothing have 0 points once it is too late
+    adds_steps: bool = False  # whether what right steps bring is in the points, too
 
     def full(self, number: int) -> float:
         """The most points of a stage."""
@@ -72,9 +73,9 @@ def read(path: Path | None) -> Policy:
     except ValueError as error:  # not TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
     if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "assignment",
-                                "missing"}:
-        raise wrong("points, shares, optional, steps, missing, late and assignment only",
-                    sorted(unknown)[0])
+                                "missing", "step_credit"}:
+        raise wrong("points, shares, optional, steps, step_credit, missing, late and assignment "
+                    "only", sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
@@ -83,10 +84,10 @@ def read(path: Path | None) -> Policy:
     if not isinstance(shares, dict) or set(shares) != set(SHARES) \
             or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
-    if given.get("assignment", "original") not in ASSIGNMENTS:
-        raise wrong('assignment = "this" or "original"', given["assignment"])
-    if given.get("missing", "keep") not in ("keep", "zero"):
-        raise wrong('missing = "keep" or "zero"', given["missing"])
+    for name, words in (("assignment", ASSIGNMENTS), ("missing", ("keep", "zero")),
+                        ("step_credit", ("apart", "points"))):
+        if given.get(name, words[0]) not in words:
+            raise wrong(f"{name} = " + " or ".join(f'"{word}"' for word in words), given[name])
     optional = given.get("optional", [])
     if not isinstance(optional, list) \
             or not all(type(number) is int and number in STAGES for number in optional):
@@ -96,7 +97,8 @@ def read(path: Path | None) -> Policy:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
                   frozenset(optional), steps, _late(given.get("late"), wrong, path.parent),
-                  given.get("assignment", "original"), given.get("missing") == "zero")
+                  given.get("assignment", "original"), given.get("missing") == "zero",
+                  given.get("step_credit") == "points")
 
 
 def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Path
@@ -230,7 +232,7 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
         _worth(stage, policy, share)
         if word := given.get(stage["stage"]):
             stage["override"] = {"reason": word.reason, "was": stage["points"]}
-            stage["points"] = word.points
+            stage["points"], stage["step_credit"] = word.points, 0.0
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     is_kept = False
     if report.get("state") not in EMPTY and not extended:
@@ -250,6 +252,7 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
                                if stage["stage"] not in policy.optional)
     report["step_credit"] = round(sum(stage["step_credit"] for stage in stages), 2) \
         if policy.steps else None
+    report["steps_added"] = policy.adds_steps
 
 
 def at_most(report: dict) -> tuple[float, bool]:
@@ -269,5 +272,6 @@ def _worth(stage: dict, policy: Policy, share: float) -> None:
     credit = policy.steps * lights.count("right") / len(lights) \
         if asked and "standard" not in earned else 0.0
     worth = stage["max_points"] = policy.full(stage["stage"])
-    stage["points"] = round(float(worth * share * sum(map(policy.shares.get, earned))), 2)
     stage["step_credit"] = round(worth * share * credit, 2)
+    stage["points"] = round(float(worth * share * sum(map(policy.shares.get, earned)))
+                            + stage["step_credit"] * policy.adds_steps, 2)

@@ -109,6 +109,20 @@ def test_right_steps_are_a_column_of_their_own_where_the_standard_cases_fail():
         assert worth(rules, none)["step_credit"] == 0.0
 
 
+def test_right_steps_are_in_the_points_if_the_policy_says_so(written):
+    rules = grades.read(written("steps = 0.3\nstep_credit = 'points'\n"))
+    report = worth(rules, stage(4, 0.0, steps="rrrrrrrw"), stage(5, 100.0))
+    assert (report["points"], report["step_credit"]) == (76.25, 26.25)
+    assert report["stages"][0]["points"] == 26.25 and report["steps_added"]
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_points_that_a_person_set_bring_no_credit_for_steps(adds):
+    report = worth(Policy(steps=0.4, adds_steps=adds), stage(4, 0.0, steps="rrrrrrrw"),
+                   overrides=[Override("anna", 4, 0.0, "copied")])
+    assert (report["points"], report["step_credit"]) == (0.0, 0.0)
+
+
 def test_a_day_late_costs_right_steps_as_much_as_it_costs_points():
     rules = Policy(steps=0.4, late=Late(datetime(2026, 11, 30, 12), 2, 0.1))
     report = {"stages": [stage(4, 0.0, steps="rrrrrrrw"), stage(5, 100.0)], "notes": [],
@@ -235,6 +249,7 @@ def test_what_a_person_must_say_waits_until_every_stage_has_a_word(overridden, h
 @pytest.mark.parametrize(("text", "says"), [
     ("steps = ", "want TOML"), ("assignment = true", "want assignment = "),
     ("grace = 1", "late and assignment only; got 'grace'"),
+    ("step_credit = 1", 'want step_credit = "apart" or "points"; got 1'),
     ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
     ("optional = [10]", "want optional"), ('optional = ["8"]', "want optional"),
