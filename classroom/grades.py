@@ -199,6 +199,11 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
         if (given.points or 0) > most:
             raise ValueError(f"--overrides: want points of 0 to {most:g}; got {given.points:g} for "
                              f"{word}, {f'P{given.stage}' if given.stage else ALL}")
+        if policy.late and (given.days_late or 0) > policy.late.days:
+            raise ValueError(
+                f"--overrides: want days_late of 0 to {policy.late.days}, the days that count; got "
+                f"{given.days_late} for {word}: write 0 if an extension covers them, or points, "
+                "such as 0, if it does not count")
         if (given.stage, given.points is None) in {(o.stage, o.points is None) for o in theirs}:
             raise ValueError("--overrides: want one row for a stage; got two for "
                              f"{word}, {f'P{given.stage}' if given.stage else ALL}")

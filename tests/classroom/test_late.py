@@ -217,6 +217,25 @@ def test_a_time_that_was_corrected_is_no_second_hand_in(tmp_path, monkeypatch, p
             place == "worksheet" and time.endswith("13:00"))
 
 
+def test_more_days_than_count_are_asked_about_before_they_give_a_zero(
+        tmp_path, monkeypatch, capsys):
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/aberanna_LATE_101_54_problem_2.py").write_text("pass")
+    (tmp_path / "class.csv").write_text("name,login,extension\nAnna,aberanna,2026-12-05T12:00Z\n")
+    (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\n")
+    options = [each for name in ("roster", "policy", "overrides") for each in (
+        f"--{name}", tmp_path / {"roster": "class.csv", "policy": "policy.toml"}.get(
+            name, "days.csv"))]
+    for days, code in ((4, 2), (0, 0)):
+        (tmp_path / "days.csv").write_text(
+            f"student,stage,points,reason,days_late\nAnna,*,,agreed,{days}\n")
+        assert grade(*options) == code and (tmp_path / "out").exists() == (code == 0)
+        assert ("want days_late of 0 to 2, the days that count; got 4 for Anna: write 0 if an "
+                "extension covers them" in capsys.readouterr().err) == (code == 2)
+    assert ",100.0," in (tmp_path / "out/grades.csv").read_text()
+
+
 def test_before_a_person_says_how_late_they_read_what_the_earlier_had(tmp_path, monkeypatch):
     grade = classes.program(monkeypatch, tmp_path)
     (tmp_path / "in").mkdir()
