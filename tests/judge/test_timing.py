@@ -1,7 +1,9 @@
 """Benchmark: the clock's arithmetic, the table, and the timed answer's verdict, without a GPU."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,20 @@ from grader.report.screen import Reporter
 def test_the_constant_cost_of_a_request_cancels():
     ms, spread = timing.measure(lambda n: 5.0 + 0.002 * n)
     assert ms == pytest.approx(2.0) and spread == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_noisy_measurement_is_made_once_more():
+    rounds = []
+
+    def timed(n):
+        if n <= timing.FEW + timing.WARM:
+            return 0.002 * n
+        rounds.append(n)
+        return 0.002 * n + 0.1 * (len(rounds) % 2) * (len(rounds) <= timing.ROUNDS)
+
+    ms, spread = timing.measure(timed)
+    assert ms == pytest.approx(2.0) and spread == pytest.approx(0.0, abs=1e-9)
+    assert len(rounds) == 2 * timing.ROUNDS
 
 
 @pytest.mark.parametrize("seconds, most", [(0.25, 30), (0.03, 60)])
@@ -47,6 +63,16 @@ def test_sdpa_is_left_out_where_it_cannot_do_the_work():
     assert timing._sdpa(Case(5, "standard", 64, HQ=4, HKV=2, is_causal=True)) is not None
 
 
+@pytest.mark.parametrize("case", [Case(8, "standard", 64, HQ=4, HKV=2, is_causal=True, scale=0.3),
+                                  Case(3, "standard", 64, HQ=2, HKV=2)])
+def test_naive_and_sdpa_compute_what_the_case_asks(case):
+    built = timing.build(case, 0)
+    inputs = {name: x.float() for name, x in built.tensors.items()}
+    truth = answer(built, "cpu").truth["o"].float()
+    for made in (timing._naive(case), timing._sdpa(case)):
+        torch.testing.assert_close(made(**inputs), truth, rtol=1e-4, atol=1e-4)
+
+
 def test_the_table_keeps_the_shape_readers_know():
     case = Case(3, "standard", 4096, HQ=16, HKV=16)
     rows = [Row("Triton (yours)", 0.25, 0.02, 10.0), Row("PyTorch (Naive)", 10.0, 0.1, 2000.0),
@@ -58,6 +84,20 @@ def test_the_table_keeps_the_shape_readers_know():
     assert "Triton uses 200.00x less memory." in lines
     assert any(line.startswith("PyTorch (SDPA)") and "n/a" in line for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_the_file_keeps_each_number_under_its_own_name():
+    rows = [Row("Triton (yours)", 0.25, 0.02, 10.0), Row("x", 8.0, 0.1, 2000.0), Row("y", 0.5)]
+    assert timing.as_record(Case(3, "standard", 4096, HQ=16, HKV=16), rows) == {
+        "label": "B=1, H=16, L=4096, D=16, float16", "ms": 0.25, "spread_ms": 0.02, "naive_ms": 8.0,
+        "sdpa_ms": 0.5, "peak_mib": 10.0, "naive_peak_mib": 2000.0}
+
+
+def test_what_is_slower_or_takes_more_memory_than_naive_is_told_by_how_much():
+    rows = [Row("Triton (yours)", 4.0, 0.02, 10.0), Row("PyTorch (Naive)", 1.0, 0.1, 5.0), Row("z")]
+    lines = timing.table(STAGES[3], Case(3, "standard", 128), rows)
+    assert lines[-2:] == ["Triton is 4.00x slower than PyTorch (Naive).",
+                          "Triton uses 2.00x more memory."]
 
 
 def test_no_ratio_where_naive_ran_out_of_memory():
@@ -81,6 +121,89 @@ def test_without_a_gpu_timing_is_skipped_in_words():
     timing.time_stage(GradingContext(STAGES[3], None, Options(Path("."), "cpu", 1, 60.0),
                                      Reporter(stream), result), None, None)
     assert stream.getvalue().startswith("timing skipped: no GPU") and result.benchmark is None
+
+
+@pytest.mark.parametrize("spoiled, failed", [(None, []), (0, [0]), (1, [1])])
+def test_the_file_gets_the_first_shapes_times_and_any_shape_may_fail(monkeypatch, spoiled, failed):
+    first, second = Case(3, "standard", 64), Case(3, "standard", 128)
+    ours = {case: (Row("Triton (yours)", case.N / 64, 0.1, 1.0), None if i != spoiled else Check(
+        str(i), "robust", "wrong")) for i, case in enumerate((first, second))}
+    monkeypatch.setattr(timing, "shapes", lambda *what: [first, second])
+    monkeypatch.setattr(timing, "build", lambda case, seed: SimpleNamespace(case=case))
+    monkeypatch.setattr(timing, "_measure_submission", lambda *what: ours[what[-1].case])
+    monkeypatch.setattr(timing, "_measure_here", lambda name, *what: Row(name))
+    recorded = []
+    monkeypatch.setattr(timing, "record", lambda context, check: recorded.append(int(check.name)))
+    result = StageResult(3, "", 200)
+    run = SimpleNamespace(session=None, prepare=lambda session, case: None)
+    built, rows = timing.time_stage(
+        GradingContext(STAGES[3], None, Options(Path("."), "cuda", 1, 60.0),
+                       Reporter(io.StringIO()), result), run, SimpleNamespace(replay=None))
+    assert (built.case, rows[0].ms, result.benchmark["ms"]) == (second, 2.0, 1.0)
+    assert recorded == failed
+
+
+def test_nothing_is_timed_unless_it_is_asked_for():
+    options = replace(Options(Path("."), "cuda", 1, 60.0), benchmark=False)
+    assert timing.time_stage(GradingContext(STAGES[3], None, options, None, None), None,
+                             None) is None
+
+
+class Timed:
+    """Stands in for a session on a GPU in which two calls take 2 ms each."""
+
+    def __init__(self, kept: float = 1.0):
+        self.kept_answer, self.asked = kept, []
+
+    def prepare(self, call):
+        pass
+
+    def memory(self, call):
+        return 3 * timing.MIB
+
+    def time(self, call, n):
+        self.asked.append(n)
+        return 0.002 * n
+
+    def kept(self, call):
+        return 7, {"o": torch.full((2,), self.kept_answer)}
+
+    def run(self, call):
+        return SimpleNamespace(trace="trace")
+
+
+def measured(monkeypatch, session, again: float = 1.0, wrong=None):
+    monkeypatch.setattr(timing, "_judge_kept", lambda *what: wrong)
+    context = GradingContext(STAGES[3], None, Options(Path("."), "cuda", 1, 60.0), None, None)
+    return timing._measure_submission(
+        context, session, lambda call, trace: {"o": torch.full((2,), again)},
+        timing.build(Case(3, "standard", 64), 0))
+
+
+def test_the_peak_is_that_of_a_call_and_of_its_inputs(monkeypatch):
+    row, problem = measured(monkeypatch, Timed())
+    assert (row.ms, problem) == (pytest.approx(2.0), None)
+    assert row.peak_mib == 3 + 3 * 64 * 16 * 2 / timing.MIB
+
+
+def test_no_time_where_other_kernels_answered_or_the_answer_is_wrong(monkeypatch):
+    row, problem = measured(monkeypatch, Timed(), again=1.5)
+    assert (row.ms, row.note, problem) == (None, "n/a (other kernels)", None)
+    wrong = Check("timing/x", "robust", "rejected")
+    row, problem = measured(monkeypatch, Timed(), wrong=wrong)
+    assert (row.ms, row.note, problem) == (None, "n/a (wrong answers)", wrong)
+
+
+def test_only_long_requests_are_sampled_and_each_may_be_the_one_kept(monkeypatch):
+    drawn, numbers = iter([0, 0, 1, 0]), []
+    monkeypatch.setattr(timing.secrets, "randbelow", lambda n: numbers.append(n) or next(drawn))
+    session = Timed()
+    session.kept = lambda call: (len(numbers), {})
+    timed, seen = timing._Timed(session, None), []
+    for n in (timing.FEW, 40, 40, 40, timing.FEW, 40):
+        timed(n)
+        seen.append(timed.kept and timed.kept[0])
+    assert numbers == [1, 2, 3, 4] and seen == [None, 0, 1, 1, 1, 3]
 
 
 def test_a_spread_of_a_quarter_is_no_measurement():
