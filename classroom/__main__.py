@@ -190,12 +190,11 @@ def grade(arguments, wanted: dict) -> int:
                                   worth)
     spent, lines = worth.late.spent_by([student.person for student in students]) \
         if worth.late else (Counter(), [])
-    stray = [student.name for student in students if any(
-        "on the roster" in note for note in student.notes)]
-    if worth.zero and stray:
-        worth = replace(worth, zero=False)
-        lines.append(f"missing: nobody gets 0 points for it as long as it is not known whose this "
-                     f"is: {', '.join(stray)}")
+    nothing = [student for student in students if student.is_nothing]
+    if worth.zero and (unsure := [student for student in nothing if student.may_own]):
+        lines.append(f"missing: {len(unsure)} of the {len(nothing)} who handed in nothing get no 0 "
+                     "points, because one of these may be theirs, which match no student: "
+                     + ", ".join(dict.fromkeys(chain(*(each.may_own for each in unsure)))))
     gone = {grades.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():
         if kept.pop(key, True):
@@ -261,7 +260,8 @@ def grade(arguments, wanted: dict) -> int:
             made = []
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
-                grades.apply(report, worth, overrides.get(student.key, []), spent[student.person])
+                rules = replace(worth, zero=False) if each.may_own else worth
+                grades.apply(report, rules, overrides.get(student.key, []), spent[student.person])
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
             chosen[student.key] = best.files

@@ -94,6 +94,7 @@ class Submitted:
     time: datetime | None = None  # when it was handed in
     marked_late: bool = False  # by the learning system
     hand_ins: tuple["Submitted", ...] = ()  # by time, if there are several
+    may_own: tuple[str, ...] = ()  # if they handed in nothing: hand-ins that match no student
 
     @property
     def is_nothing(self) -> bool:
@@ -144,7 +145,7 @@ def gather(submissions: Path, *listed: Path) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
     then gradebooks.  -> the students by name.  Raises ValueError: it is neither, has no submission,
     or a table is invalid."""
-    people = reduce(roster.joined, map(roster.read, listed)) if listed else []
+    tables = [*map(roster.read, listed)]
     with ExitStack() as opened:
         if submissions.is_dir():
             places = _places(_on_disk(submissions, listed), _stamps(submissions, listed))
@@ -156,11 +157,12 @@ def gather(submissions: Path, *listed: Path) -> list[Submitted]:
             raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, "
                              "the .zip that a learning system made of one, or a .csv with the "
                              f"columns name and path; got {submissions}")
-        return _students(list(places), people, submissions)
+        return _students(list(places), tables, submissions)
 
 
-def _students(places: list[tuple[str, str, "Place | None"]], people: list[roster.Person],
+def _students(places: list[tuple[str, str, "Place | None"]], tables: list[list[roster.Person]],
               submissions: Path) -> list[Submitted]:
+    people = reduce(roster.joined, tables) if tables else []
     found: dict[tuple[str, str], list[Place]] = {}  # by name and number in the learning system
     for name, id, place in places:
         found.setdefault((name, id), []).extend([place] if place else [])
@@ -170,6 +172,8 @@ def _students(places: list[tuple[str, str, "Place | None"]], people: list[roster
     students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
     notes: dict[roster.Person, str] = {}
     doubtful: set[roster.Person] = set()  # a submission may be theirs or someone else's
+    strays: list[tuple[str, str]] = []  # name and number of those who match no student
+    listed = True  # whether the tables have the numbers of all others
     for (name, id), theirs in found.items():
         email = theirs[0].email if theirs else ""
         may_be = roster.match(name, people, id, email)
@@ -179,14 +183,21 @@ def _students(places: list[tuple[str, str, "Place | None"]], people: list[roster
             notes[person] = "not on the roster" if not may_be else "of several on the roster: " \
                 + ", ".join(escape(each.shown) for each in may_be)
             doubtful.update(may_be)
+            strays += [(person.shown, id)] * (not may_be)
+        elif id:
+            listed = listed and id in person.numbers
+    # Whoever is in the system's own table has another number than a stray.
+    numbers = {number for row in tables[-1] for number in row.numbers} if people and listed else ()
     count = Counter(person.shown for person in students)
     made = []
     for person, groups in students.items():
         also = next(filter(None, (person.id, person.login, person.email)), "")
         name = person.shown + f" ({also})" * (count[person.shown] > 1 and bool(also))
         student = _submitted(name, person, groups, notes.get(person, ""))
-        made.append(student if groups or person not in doubtful else
-                    replace(student, trouble="it is not known whose it is"))
+        made.append(student if any(groups) else replace(
+            student, trouble="it is not known whose it is" * (person in doubtful),
+            may_own=tuple(escape(stray) for stray, id in strays
+                          if not (id and person.numbers & {*numbers}))))
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 

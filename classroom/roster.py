@@ -52,6 +52,10 @@ class Person:
         return self.name or self.login or self.email or self.id
 
     @property
+    def numbers(self) -> set[str]:
+        return {self.id, *self.also} - {""}
+
+    @property
     def keys(self) -> set[str]:
         """All names that a folder of theirs may have, with the words of the name in any order."""
         words = re.split(r"[\s,]+", self.name)

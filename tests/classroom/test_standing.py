@@ -253,15 +253,32 @@ def test_a_file_that_the_worksheet_knows_of_and_the_download_has_not_is_no_zero(
     assert moodle("--yes") == 0 and of_worksheet(tmp_path)["Dora"] == "0.00", "it was withdrawn"
 
 
-@pytest.mark.parametrize("other", ["Eva Fuchs", "anon_lmzFN"])
-def test_while_a_hand_in_matches_no_student_nobody_gets_a_zero(moodle, tmp_path, capsys, other):
+@pytest.mark.parametrize(("other", "blocked"), [
+    ("Eva Fuchs", "Cleo Dora Gil"), ("anon_lmzFN_9_problem_2.py", "Cleo Dora Gil"),
+    ("Eva_99_assignsubmission_file", "Gil"),  # all but Gil have another number
+    ("C D_99_assignsubmission_file", "Gil"), ("Dora Gil_14_assignsubmission_file", "")])
+def test_only_whose_a_hand_in_without_an_owner_may_be_gets_no_zero(moodle, tmp_path, capsys, other,
+                                                                   blocked):
     shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
-    assert moodle("--policy", tmp_path / "policy.toml") == 0
-    assert of_worksheet(tmp_path)["Dora"] == "0.00"
-    make(tmp_path / "in", {f"{other}_99_assignsubmission_file": {2: "pass # f"}})
-    assert moodle("--yes") == 3 and of_worksheet(tmp_path)["Dora"] == ""
-    assert f"not known whose this is: {other}" in capsys.readouterr().out
+    (tmp_path / "class.csv").write_text("name\nAnna\nGil\n")
+    worksheet(tmp_path, *CLASS, ("17", "Hugo", "Submitted for grading", ""))
+    make(tmp_path / "in", {"Hugo_17_assignsubmission_file": {2: "pass # h"}})
+    moodle = partial(moodle, "--policy", tmp_path / "policy.toml", "--roster",
+                     tmp_path / "class.csv", "--yes")
+    assert moodle() == 3 and points(tmp_path)["Gil"] == "0.0", "Gil is not in the worksheet"
+    assert {of_worksheet(tmp_path)[name] for name in ("Cleo", "Dora")} == {"0.00"}
+    place = tmp_path / "in" / other
+    if other.endswith(".py"):
+        place.write_text("pass # f")
+    else:
+        make(tmp_path / "in", {other: {2: "pass # f"}})
+    assert moodle() == 3
+    everyone = {"Cleo", "Dora", "Gil"}
+    zeros = {name for name in everyone if points(tmp_path)[name] == "0.0"}
+    assert zeros == everyone - {*(blocked or "Dora").split()}
+    said = f"missing: {len(blocked.split())} of the 3 who handed in nothing get no 0 points"
+    assert (said in capsys.readouterr().out) == bool(blocked)
 
 
 def test_beside_a_roster_the_worksheets_status_extensions_and_times_count(moodle, tmp_path, capsys):
