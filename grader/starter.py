@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grader.assignment import record
 from grader.assignment.record import GRADERS, ROOT, WARM_UPS, Assignment, sha256
-from grader.assignment.submission import blank_steps, plain, steps
+from grader.assignment.submission import blank_steps, lines, plain, steps
 from grader.blank import blank
 from grader.course.stages import version
 from grader.host.files import keep
@@ -61,7 +61,7 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
         to_write[WARM_UPS] = root / WARM_UPS
     for name, path in to_write.items():
         try:
-            files[name] = NOT_GIVEN.sub("", blank(_contents(path).decode())).encode()
+            files[name] = _blanked(_contents(path).decode())
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     for name, graded in GRADERS.items():
@@ -164,6 +164,10 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
         path, was = directory / name, old.files.get(name)
         if not os.path.lexists(path):
             said.append(f"{name} was not there: written, blank.")
+        elif name == WARM_UPS and was != given.files[name] and (
+                filled := _filled(files[name], path.read_bytes(), was)):
+            files[name] = filled
+            said.append(f"{name} has a newer text: what you wrote is in it.")
         elif was == given.files[name] or sha256(plain(path.read_bytes())) != was:
             del files[name]
             if was and was != given.files[name]:
@@ -179,6 +183,29 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
             said.append(f"{name} was not as given: what you had is in {copy}.")
     _exchange(files, directory)
     return said
+
+
+def _filled(new: bytes, yours: bytes, was: str | None) -> bytes | None:
+    """A newer text with what is written in your steps; None if you wrote nowhere, or elsewhere, or
+    in steps that it does not have."""
+    try:
+        text = plain(yours).decode("utf-8")
+        if sha256(text.encode()) == was or sha256(_blanked(text)) != was:
+            return None
+        rows, old, mine = lines(new.decode()), lines(text), {one.id: one for one in steps(text)}
+        regions = {one.id: one for one in steps(new.decode())}
+    except ValueError:
+        return None
+    for one in reversed(regions.values()):  # from the end, so that line numbers stay right
+        if one.id in mine:
+            inside = slice(mine[one.id].first_line, mine[one.id].last_line - 1)
+            rows[one.first_line:one.last_line - 1] = old[inside]
+    return "".join(rows).encode() if mine.keys() <= regions.keys() else None
+
+
+def _blanked(text: str) -> bytes:
+    """A problem file as it is given to students."""
+    return NOT_GIVEN.sub("", blank(text)).encode()
 
 
 def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
@@ -241,7 +268,7 @@ def _state(contents: bytes, digest: str) -> str:
         text = contents.decode("utf-8")
         regions = steps(text)
         filled = len(regions) - len(set(blank_steps(text)) & {step.id for step in regions})
-        outside = sha256(NOT_GIVEN.sub("", blank(text)).encode()) != digest
+        outside = sha256(_blanked(text)) != digest
     except ValueError as error:
         return f"yours; its markers or its text are damaged: {error}"
     return (f"yours: {filled} of {len(regions)} steps filled"

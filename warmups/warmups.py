@@ -1,13 +1,14 @@
-"""Warm-ups -- five short exercises before problem 1, a few minutes each.
+"""Warm-ups -- six short exercises before problem 1, a few minutes each.
 
 The nine problems ask for two things at once: the mathematics of attention, and Triton.  Here each
-comes alone, in its smallest form.  None of it earns points.
+comes alone, in its smallest form, and W.6 joins the two.  None of it earns points.
 
     W.1  the online softmax, in a loop      PyTorch     returns in problems 1 and 3
     W.2  softmax times a matrix, in tiles   PyTorch     problem 1
     W.3  the sum of two vectors             Triton      problem 2
     W.4  the sum of each row up to the diagonal, with a mask    problems 2 and 4
     W.5  a product of matrices, in tiles, with tl.dot     problem 3
+    W.6  the online softmax of rows, longer than a tile   Triton      problem 3
 
 Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
 Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
@@ -17,7 +18,7 @@ Elements that do not exist are switched off by a mask, a tile of booleans: tl.lo
 other=0.0) gives 0 for them and reads nothing, and tl.store(..., mask=mask) writes nothing.
 
 Check       python autograder.py --warmup           (--watch: again whenever you save)
-Stuck       python autograder.py --hint W.1         (any of the five)
+Stuck       python autograder.py --hint W.1         (any of the six)
 By hand     TRITON_INTERPRET=1 python warmups/warmups.py runs them all without a GPU
 Source      W.1: Online normalizer calculation for softmax, arXiv 1805.02867
 """
@@ -167,6 +168,40 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+# ----------------------------------------------- W.6  the online softmax of rows, Triton
+@triton.jit
+def _softmax_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    """y[i] = softmax(x[i]) for x (M, N), contiguous.  Grid: (M,): one program per row."""
+    row = tl.program_id(0)
+    m_i, l_i = float("-inf"), 0.0  # the maximum and the sum so far, as in W.1
+    # Step W.6 -- Loop over the row's tiles twice: for m_i and l_i, then to store the softmax in y.
+    #   The row is longer than a tile, so its maximum is known only after the first loop.  That one
+    #   does what W.1 did: tl.max(tile, axis=0) is a tile's largest number, tl.maximum(a, b) the
+    #   larger of two, tl.exp the exponential.  Columns past N - 1 must count neither as a maximum
+    #   nor in the sum: load them as -inf, other=float("-inf").
+    #   The second loop loads each tile again, and stores exp(x - m_i) / l_i at the same place of y.
+    # BEGIN SOLUTION W.6
+    for start in range(0, N, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * N + offs, mask=offs < N, other=float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(x, axis=0))
+        l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new), axis=0)
+        m_i = m_new
+    for start in range(0, N, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * N + offs, mask=offs < N, other=float("-inf"))
+        tl.store(y_ptr + row * N + offs, tl.exp(x - m_i) / l_i, mask=offs < N)
+    # END SOLUTION W.6
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """softmax of each row of x (M, N), float32, contiguous -> (M, N)."""
+    M, N = x.shape
+    y = torch.empty_like(x)
+    _softmax_kernel[(M,)](x, y, N, BLOCK=BLOCK)
+    return y
+
+
 if __name__ == "__main__":  # a look, not a test
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, y = torch.randn(70, device=device), torch.randn(70, device=device)
@@ -175,7 +210,8 @@ if __name__ == "__main__":  # a look, not a test
     print("W.1", online_softmax(x)[:4].tolist(), "of", x.softmax(0)[:4].tolist())
     print("W.2", softmax_times(s, s.T)[0].tolist(), "of", (s.softmax(1) @ s.T)[0].tolist())
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise SystemExit("W.3 to W.5: want a GPU, or TRITON_INTERPRET=1 at start; got neither")
+        raise SystemExit("W.3 to W.6: want a GPU, or TRITON_INTERPRET=1 at start; got neither")
     print("W.3", add(x, y)[:4].tolist(), "of", (x + y)[:4].tolist())
     print("W.4", causal_row_sum(s).tolist(), "of", s.tril().sum(1).tolist())
     print("W.5", matmul(a, a.T.contiguous())[0, :3].tolist(), "of", (a @ a.T)[0, :3].tolist())
+    print("W.6", softmax(s)[0, :4].tolist(), "of", s.softmax(1)[0, :4].tolist())

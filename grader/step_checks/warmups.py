@@ -1,4 +1,4 @@
-"""Runs --warmup: checks the five exercises of warmups/warmups.py, which give no points.
+"""Runs --warmup: checks the exercises of warmups/warmups.py, which give no points.
 
 Each blank is run on its own, like every step of the course.  A mistake that only these exercises
 have has no id in mistakes.toml; its sentence takes the place of the id.
@@ -37,7 +37,7 @@ COMMAND = "python autograder.py --warmup"
 PRINTED = 10  # lines to show of what a file printed
 TITLES = {"W.1": "the online softmax, in a loop", "W.2": "softmax times a matrix, in tiles",
           "W.3": "the sum of two vectors", "W.4": "the sum of each row up to the diagonal",
-          "W.5": "a product of matrices, in tiles"}
+          "W.5": "a product of matrices, in tiles", "W.6": "the online softmax of rows"}
 
 
 class Exercises(Stage):
@@ -195,6 +195,63 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Example:
             "a row of b has N numbers, not K": acc + np.matmul(*tiles(row_of_b=K))})
 
 
+def rows_softmax(M: int, N: int, row: int, *levels: float) -> Example:
+    """W.6: one program's row.  levels: the rough size of each tile's numbers."""
+    x = randoms(N)(M, N) + np.repeat(np.float32(levels), BLOCK)[:N]
+    missing = BLOCK * len(levels) - N
+
+    def states(values: np.ndarray = x[row], other=-np.inf, base=np.e, **changes) -> list[tuple]:
+        """m_i and l_i after each tile of the first loop.  other: what is read past the row."""
+        found = [(np.float32(-np.inf), np.float32(0))]
+        values = np.append(values, np.full(missing, other, np.float32))[:BLOCK * len(levels)]
+        for tile in values.reshape(-1, BLOCK):
+            left = named.Tile(tile, *found[-1], np.zeros(1), np.zeros((BLOCK, 1)), 1.0, base,
+                              named.UPDATES["no-pivot"] | changes).left
+            found.append((left["m_new"], left["l_i"]))
+        return found[1:]
+
+    def written(m_i, l_i, values: np.ndarray = x[row], base=np.e, at: int = row) -> np.ndarray:
+        """y after the second loop."""
+        y = np.full((M, N), MARK)
+        y[at] = np.power(np.float32(base), values - m_i) / l_i
+        return y
+
+    m_i, l_i = states()[-1]
+    y, none, flat = written(m_i, l_i), np.full((M, N), MARK), x.ravel()
+    running = np.repeat(states(), BLOCK, axis=0)[:N].T
+    again = np.resize(np.append(x[row], [-np.inf] * missing)[:BLOCK], BLOCK * len(levels))
+    first = np.where(np.arange(N) < BLOCK, y, MARK)
+    with np.errstate(all="ignore"):
+        wrong = {said: written(*states(**change)[-1]) for said, change in SOFTMAX.items()} | {
+            "m_i is never updated": written(-np.inf, 1),
+            "columns past N - 1 count as 0: load them as -inf": written(*states(other=0)[-1]),
+            "no maximum is subtracted, and exp of a large number is infinite":
+                written(0, np.exp(x[row]).sum()),
+            "m_i is not subtracted in the second loop": written(0, l_i),
+            "the second loop does not divide by l_i": written(m_i, 1),
+            "the second loop multiplies by l_i": written(m_i, 1 / l_i),
+            "y is stored before m_i and l_i are final: that needs a second loop":
+                written(*running),
+            "tl.exp2(x) is 2 to the power of x: want tl.exp, or x and m_i times log2(e)":
+                written(*states(base=2)[-1], base=2),
+            "every tile of the first loop begins at column 0: start is missing":
+                written(*states(again)[-1]),
+            "only the first tile of y is stored: start is missing in the second loop": first,
+            "every program reads row 0: row * N is missing":
+                written(*states(x[0])[-1], x[0]),
+            "row i is read from element i on, not from i * N on":
+                written(*states(flat[row:row + N])[-1], flat[row:row + N]),
+            "every program stores in row 0 of y: row * N is missing": written(m_i, l_i, at=0),
+            "nothing is stored in y: tl.store is missing": none}
+    return make(
+        f"x of shape {x.shape}, row={row}, its tiles about {', '.join(map(str, levels))}", {
+            **pointers("x", "y"), "N": N, "BLOCK": BLOCK, "row": np.int32(row),
+            "m_i": np.float32(-np.inf), "l_i": np.float32(0)},
+        {"x": x, "y": none.astype(np.float32)},
+        lambda left, wanted: stored("y", left.memory["y"], wanted, N, M,
+                                    ROUNDED if max(map(abs, levels)) > 99 else EXACT), y, wrong)
+
+
 LEVELS = (-np.inf, 0), (0, 5), (3, -20), (-np.inf, 300), (300, 300), (-np.inf, -200)
 ENTRIES = {
     "W.1": StepSpec(("m_i", "l_i"), lambda: [softmax(0, *one) for one in LEVELS], kernel=False),
@@ -207,13 +264,16 @@ ENTRIES = {
         ("BLOCK",)),
     "W.5": StepSpec(("acc",), lambda: [product(*one) for one in (
         (40, 50, 33, 0, 16, 16), (40, 17, 50, 32, 0, 48), (18, 70, 20, 16, 64, 16),
-        (16, 16, 16, 0, 0, 0))], ("TILE",))}
+        (16, 16, 16, 0, 0, 0))], ("TILE",)),
+    "W.6": StepSpec((), lambda: [rows_softmax(*one) for one in (
+        (3, 70, 2, 0, 3, 6), (3, 64, 1, 5, 0), (4, 70, 2, 300, 0, 305), (4, 50, 3, -200, -205),
+        (3, 20, 1, 2))], ("BLOCK",))}
 
 
 # ------------------------------------------------------------------------- the grading
 def grade(options: Options, reporter: Reporter, only: str = "",
           then: Callable[[str], None] | None = None) -> int:
-    """Check all five, or only one, and say what was found and what to do next.
+    """Check all, or only one, and say what was found and what to do next.
 
     then: called with "fix step W.3", or "" if all is done, in place of saying what is next.
     -> 0 if all are right, 1 if not, 3 for a fault of the grader.
@@ -229,9 +289,10 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         return 1
     lacking = no_triton() or interpreter_fault()
     outcomes, to_do, following, writing = [], "", "", ""
+    there = [id for id in TITLES if id.encode() in file.source] or [*TITLES]
     with contextlib.closing(runner_of(file, options)) as runner:
         for id, title in TITLES.items():
-            if only not in ("", id):
+            if only not in ("", id) or id not in there:
                 continue
             outcome, lines, step = ("skipped", (), None) if ENTRIES[id].kernel and lacking else \
                 check(runner, file, id)
@@ -249,7 +310,9 @@ def grade(options: Options, reporter: Reporter, only: str = "",
     if lacking and "skipped" in outcomes:
         reporter.say(lacking)
     right = outcomes.count("pass")
-    reporter.say(f"Warm-ups: {right} of {len(outcomes)} right")
+    lost = [id for id in TITLES if id not in there and only in ("", id)]
+    reporter.say(f"Warm-ups: {right} of {len(outcomes)} right"
+                 + f" (not in this file: {', '.join(lost)})" * bool(lost))
     shown.outcome = next((one for one in outcomes if one not in ("pass", "not_started")),
                          "not_started" if right < len(outcomes) else "pass")
     if options.page is not None and not only:
@@ -258,7 +321,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         then(to_do)
     else:
         reporter.next(following or (COMMAND if only else "python autograder.py"))
-    return 3 if "grader_fault" in outcomes else int(right < len(outcomes))
+    return 3 if "grader_fault" in outcomes else int(right < len(outcomes) or not outcomes)
 
 
 def runner_of(file: submission.Submission, options: Options) -> Runner:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from grader import cli, starter
 from grader.assignment import submission
 from grader.assignment.record import ROOT
+from grader.blank import blank
 from grader.course import stages
 from grader.course.calls import Call, OutputSpec, TensorInput
 from grader.host.options import Options
@@ -83,6 +85,40 @@ MISTAKES = [
     ("W.5", "tl.dot(a, b)", "tl.dot(a, b, acc)", "acc is added twice"),
     ("W.5", "tl.dot(a, b)", "tl.dot(a, tl.trans(b))", "each tile of b is transposed"),
     ("W.5", "tl.dot(a, b)", "tl.dot(b, a)", "a and b are swapped"),
+    ("W.6", "l_i * tl.exp(m_i - m_new) +", "l_i +", "l_i is not multiplied"),
+    ("W.6", "tl.exp(m_i - m_new)", "tl.exp(m_new - m_i)", "upside down"),
+    ("W.6", "l_i = l_i * tl.exp(m_i - m_new) + tl", "l_i = tl", "only the last tile counts"),
+    ("W.6", "m_new = tl.maximum(m_i, tl.max(x, axis=0))", "m_new = tl.max(x, axis=0)",
+     "the earlier one is ignored"),
+    ("W.6", "tl.exp(x - m_new)", "tl.exp(x - m_i)", "computed with the old maximum"),
+    ("W.6", "tl.sum(tl.exp(x - m_new), axis=0)\n        m_i = m_new\n",
+     "tl.sum(tl.exp(x - m_new), axis=0)\n", "m_i is never updated"),
+    ("W.6", 'offs < N, other=float("-inf")', "offs < N, other=0.0", "past N - 1 count as 0"),
+    ("W.6", """tl.maximum(m_i, tl.max(x, axis=0))
+        l_i = l_i * tl.exp(m_i - m_new) +""", "0.0\n        l_i = l_i +", "no maximum"),
+    ("W.6", "tl.exp(x - m_i) / l_i", "tl.exp(x) / l_i", "not subtracted in the second loop"),
+    ("W.6", "tl.exp(x - m_i) / l_i", "tl.exp(x - m_i)", "does not divide by l_i"),
+    ("W.6", "tl.exp(x - m_i) / l_i", "tl.exp(x - m_i) * l_i", "multiplies by l_i"),
+    ("W.6", "tl.store(y_ptr + row * N + offs", "tl.store(y_ptr + offs", "stores in row 0"),
+    ("W.6", "        tl.store(y_ptr + row * N + offs, tl.exp(x - m_i) / l_i, mask=offs < N)\n", "",
+     "nothing is stored in y"),
+]
+
+
+SECOND = """\
+    for start in range(0, N, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * N + offs, mask=offs < N, other=float("-inf"))
+        tl.store(y_ptr"""
+OTHERS = [  # of W.6: what is changed in more places than one
+    (lambda text: text.replace(SECOND, "        tl.store(y_ptr"), "needs a second loop"),
+    (lambda text: text.replace(SECOND, SECOND.replace("start + ", "")),
+     "only the first tile of y is stored"),
+    (lambda text: text.replace("offs = start + tl", "offs = tl", 1) if SECOND in text else "",
+     "every tile of the first loop begins at column 0"),
+    (lambda text: text.replace("tl.exp(", "tl.exp2("), "2 to the power of x"),
+    (lambda text: text.replace("x_ptr + row * N +", "x_ptr +"), "every program reads row 0"),
+    (lambda text: text.replace("x_ptr + row * N +", "x_ptr + row +"), "not from i * N on"),
 ]
 
 
@@ -123,6 +159,15 @@ def test_a_mistake_is_named(step, right, wrong, words):
     assert outcome == "wrong" and words in lines[0] and " Given: " in lines[1], lines
 
 
+@pytest.mark.interpreter
+@pytest.mark.parametrize("changed, words", OTHERS)
+def test_a_mistake_in_more_than_one_place_of_a_kernel_is_named(changed, words):
+    head, kernel = SOLVED.split("def _softmax_kernel", 1)
+    assert changed(kernel) != kernel
+    outcome, lines = asked("W.6", f"{head}def _softmax_kernel{changed(kernel)}")
+    assert outcome == "wrong" and words in lines[0] and " Given: " in lines[1], lines
+
+
 STYLES = [  # right answers that are written otherwise
     ("W.1", """\
 if tile.max() > m_i:
@@ -160,6 +205,29 @@ rows, columns, inner = offs_m < M, offs_n < N, k < K
 a = tl.load(a_ptr + (offs_m * K)[:, None] + k, rows[:, None] & inner[None, :], 0.0)
 b = tl.load(b_ptr + offs_n[:, None] + (k * N)[None, :], columns[:, None] & inner[None, :], 0.0)
 acc = tl.dot(a, tl.trans(b), acc)"""),
+    ("W.6", """\
+column, ptr = tl.arange(0, BLOCK), x_ptr + row * N
+for tile in range(tl.cdiv(N, BLOCK)):
+    x = tl.load(ptr + tile * BLOCK + column, tile * BLOCK + column < N, float("-inf"))
+    x *= 1.4426950408889634
+    old, m_i = m_i, tl.maximum(m_i, tl.max(x))
+    l_i *= tl.exp2(old - m_i)
+    l_i += tl.sum(tl.exp2(x - m_i))
+for at in range(0, N, BLOCK):
+    inside = at + column < N
+    y = tl.exp2(tl.load(ptr + at + column, mask=inside) * 1.4426950408889634 - m_i) / l_i
+    tl.store(y_ptr + row * N + at + column, y, inside)"""),
+    ("W.6", """\
+lse = float("-inf")  # one number in place of two
+for start in range(0, N, BLOCK):
+    offs = start + tl.arange(0, BLOCK)
+    x = tl.where(offs < N, tl.load(x_ptr + row * N + offs, offs < N, 0.0), float("-inf"))
+    top = tl.maximum(lse, tl.max(x, axis=0))
+    lse = top + tl.log(tl.exp(lse - top) + tl.sum(tl.exp(x - top), axis=0))
+for start in range(0, N, BLOCK):
+    offs = start + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * N + offs, offs < N)
+    tl.store(y_ptr + row * N + offs, tl.exp(x - lse), offs < N)"""),
 ]
 
 
@@ -182,18 +250,19 @@ def test_every_warm_up_has_at_least_three_mistakes_tried():
 @pytest.mark.parametrize("step, right, wrong", [
     ("W.3", "x = tl.load(x_ptr + offs, mask=mask, other=0.0)", "x = tl.load(x_ptr + offs)"),
     ("W.4", "mask=(offs < N) & (offs <= row)", "mask=offs < N + 999"),
-    ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K + 99), other=0.0)")])
+    ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K + 99), other=0.0)"),
+    ("W.6", ', mask=offs < N, other=float("-inf"))', ")")])
 def test_a_missing_mask_is_said_with_its_line(step, right, wrong):
     outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
     begin = SOLVED.rindex("tl.load", 0, SOLVED.index(right) + len(right))
     line = 1 + SOLVED[:begin].count("\n")
-    assert outcome == "wrong" and "outside of" in " ".join(lines), lines
+    assert outcome == "wrong" and "outside" in " ".join(lines), lines
     assert f"warmups.py:{line}: " in " ".join(lines), lines
 
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("step, right, wrong, said", [
-    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "warmups.py:124: tl.load has mask= but"),
+    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "warmups.py:125: tl.load has mask= but"),
     ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K))", "Write other=0.0"),
     ("W.3", """\
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -256,7 +325,8 @@ def test_python_in_a_kernel_is_told_with_what_to_write_instead(step, right, wron
 CALLS = {  # a solved exercise -> the shapes of its inputs, and of its output
     "add": {"x": (70,), "y": (70,), "result": (70,)},
     "causal_row_sum": {"x": (40, 70), "result": (40,)},
-    "matmul": {"a": (20, 33), "b": (33, 17), "result": (20, 17)}}
+    "matmul": {"a": (20, 33), "b": (33, 17), "result": (20, 17)},
+    "softmax": {"x": (3, 70), "result": (3, 70)}}
 
 
 @pytest.mark.parametrize("entry", CALLS)
@@ -279,10 +349,10 @@ def test_masks_joined_by_and_are_said():
     assert outcome == "wrong" and any("`and` does not join tiles" in line for line in lines)
 
 
-def test_the_starter_blanks_all_five_and_says_which_to_begin_with(tmp_path):
+def test_the_starter_blanks_all_and_says_which_to_begin_with(tmp_path):
     assert starter.main([str(tmp_path / "flash"), "--stages", "1"]) == 0
     code, said = graded(tmp_path / "flash")
-    assert code == 1 and said.count("not started") == 5 and "write step W.1" in said
+    assert code == 1 and said.count("not started") == 6 and "write step W.1" in said
 
 
 @pytest.mark.interpreter
@@ -298,7 +368,7 @@ def test_one_that_is_written_is_asked_and_the_rest_is_not_started(tmp_path):
     path.write_text(text)
     code, said = graded(tmp_path / "flash")
     assert code == 1 and "W.4 the sum of each row up to the diagonal: right" in said
-    assert said.count("not started") == 4 and "Warm-ups: 1 of 5 right" in said
+    assert said.count("not started") == 5 and "Warm-ups: 1 of 6 right" in said
 
 
 def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
@@ -309,7 +379,7 @@ def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
         SOLVED.replace("import torch\n", "import torch\n" + hidden, 1))
     monkeypatch.setattr(warmups, "no_triton", lambda: stages.NO_TRITON)
     code, said = graded(tmp_path)
-    assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 3
+    assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 4
     assert "GitHub Codespaces" in said
 
 
@@ -326,7 +396,7 @@ def test_a_file_that_cannot_be_imported_is_told_so_until_it_can(tmp_path):
     options, reporter = Options(tmp_path, "cpu", 7, 60.0), Reporter(said)  # --watch keeps these
     path.write_text(SOLVED.replace("import os\n", "import os\nimport nothing_here\n", 1))
     assert warmups.grade(options, reporter) == 1
-    assert said.getvalue().count("imports nothing_here") == 5
+    assert said.getvalue().count("imports nothing_here") == 6
     path.write_text(SOLVED)
     assert warmups.grade(options, reporter) == 0
 
@@ -345,7 +415,7 @@ def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
         return re.sub(r"(<[^>]*>|\s)+", " ", page.path.read_text("utf-8"))
 
     said = shown(text.replace("alpha[:, None] * acc", "acc"))
-    assert "W.2 is red" in said and "not right yet" in said and "3 of 5 steps right, no p" in said
+    assert "W.2 is red" in said and "not right yet" in said and "4 of 6 steps right, no p" in said
     assert "acc is not multiplied by exp(old maximum - new one)." in said and "got acc" in said
     assert "Fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
     said = shown(text)
@@ -364,6 +434,45 @@ def test_an_update_keeps_what_is_written(tmp_path):
     assert starter.main([str(flash), "--update"]) == 0
     assert (flash / starter.WARM_UPS).read_text() == SOLVED
     assert starter.main([str(flash), "--check"]) == 0
+
+
+def older(text: str) -> str:
+    """The warm-ups as they were before W.6."""
+    text = text.replace("W.3 to W.6", "W.3 to W.5")
+    text = re.sub(r"\n\n# -+ W\.6 .*?(?=\n\nif __name__)", "", text, flags=re.DOTALL)
+    return "".join(row for row in text.splitlines(keepends=True) if "W.6" not in row)
+
+
+def test_an_exercise_that_an_older_file_lacks_is_not_missed(tmp_path):
+    (tmp_path / warmups.FOLDER).mkdir()
+    (tmp_path / warmups.FOLDER / warmups.NAME).write_text(older(SOLVED))
+    code, said = graded(tmp_path)
+    assert code == 0 and "Warm-ups: 5 of 5 right (not in this file: W.6)" in said
+    assert warmups.grade(Options(tmp_path, "cpu", 7, 60.0), Reporter(io.StringIO()), "W.6") == 1
+
+
+@pytest.mark.parametrize("elsewhere", ["", "print(x); "])
+def test_an_update_adds_exercises_to_a_file_that_is_begun(tmp_path, capsys, elsewhere):
+    flash, root = tmp_path / "flash", tmp_path / "course"
+    assert starter.main([str(flash), "--stages", "1"]) == 0
+    shutil.copytree(ROOT, root, ignore=lambda folder, names: [
+        name for name in names if name.startswith(".") or name in ("tests", "benchmarks")])
+    (root / starter.WARM_UPS).write_text(older(SOLVED))
+    shutil.rmtree(flash)
+    assert starter.main([str(flash), "--stages", "1"], root) == 0
+    given = "return torch.exp(x - m_i)"
+    begun = older(SOLVED).replace(given, elsewhere + given)
+    (flash / starter.WARM_UPS).write_text(begun)
+    capsys.readouterr()
+    assert starter.main([str(flash), "--update"]) == 0
+    said, text = capsys.readouterr().out, (flash / starter.WARM_UPS).read_text()
+    if elsewhere:
+        assert text == begun and "stays as it is" in said
+        return
+    assert text == blank(SOLVED, "W.6") and "what you wrote is in it" in said
+    assert (flash / starter.REPLACED / starter.WARM_UPS).read_text() == begun
+    assert starter.main([str(flash), "--check"]) == 0
+    assert f"{starter.WARM_UPS} yours: 5 of 6 steps filled\n" in capsys.readouterr().out
 
 
 def test_an_assignment_without_problem_1_has_none(tmp_path):
@@ -398,14 +507,14 @@ def test_one_exercise_is_asked_by_step(capsys):
     done = grader("--step", "W.2")
     assert done.returncode == 0 and "Warm-ups: 1 of 1 right" in done.stdout, done.stderr
     assert "W.1" not in done.stdout
-    assert cli.main("autograder.py", ["--step", "W.6"]) == 2
-    assert "want a step of problem 1 to 7, or W.1 to W.5; got W.6" in capsys.readouterr().err
+    assert cli.main("autograder.py", ["--step", "W.7"]) == 2
+    assert "want a step of problem 1 to 7, or W.1 to W.6; got W.7" in capsys.readouterr().err
 
 
 @pytest.mark.interpreter
-def test_the_command_asks_all_five():
+def test_the_command_asks_them_all():
     done = grader("--warmup")
-    assert done.returncode == 0 and "Warm-ups: 5 of 5 right" in done.stdout, done.stderr
+    assert done.returncode == 0 and "Warm-ups: 6 of 6 right" in done.stdout, done.stderr
 
 
 @pytest.mark.interpreter
