@@ -162,7 +162,8 @@ def grade(arguments, wanted: dict) -> int:
     of class.toml."""
     from classroom import audit, grades, machine, standing
     from classroom.batch import Batch
-    from classroom.gather import gather
+    from classroom.gather import Submitted, gather
+    from classroom.pages import zipped
     from classroom.reports import read_reports, student_report, undecided
     from classroom.store import Settings, Store, check_ours
     from grader.assignment import record
@@ -252,7 +253,7 @@ def grade(arguments, wanted: dict) -> int:
                           *filter(None, map(vars(arguments).get, settings.PATHS))],
                       worker_user=arguments.worker_user, account=account, say=progress.live,
                       cases=arguments.cases)
-        chosen: dict[str, dict[int, bytes]] = {}  # the files that count
+        chosen: dict[str, Submitted] = {}  # the hand-ins that count
 
         def report_of(student) -> dict:
             """The report of the hand-in with the most points, or that may yet get the most; then it
@@ -264,7 +265,7 @@ def grade(arguments, wanted: dict) -> int:
                 grades.apply(report, rules, overrides.get(student.key, []), spent[student.person])
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
-            chosen[student.key] = best.files
+            chosen[student.key] = best
             return report | {"key": student.key}
 
         def changed(found: list[dict]) -> dict[str, str]:
@@ -302,12 +303,14 @@ def grade(arguments, wanted: dict) -> int:
             arguments.out, run, {name: getattr(arguments, name) for name in (
                 "policy", "cases", "overrides")}, stands, written)
         for key in chosen.keys() - stay:
-            store.keep(arguments.out / "submissions" / key, chosen[key])
+            folder = store.keep(arguments.out / "submissions" / key, chosen[key].files)
+            if chosen[key].kept:
+                store.write(folder / standing.REFUSED, zipped(chosen[key].kept))
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
         for name, contents in made.items():
             store.write(arguments.out / name, contents)
-        graded = [replace(student, files=chosen[student.key]) for student in students]
+        graded = [replace(student, files=chosen[student.key].files) for student in students]
         code = write(graded, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})

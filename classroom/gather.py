@@ -31,6 +31,7 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from classroom import late, notebooks, roster
+from grader.assignment.record import sha256
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
 from grader.report.submit import REPORT
@@ -63,6 +64,8 @@ MOST_NOTEBOOK = 16 << 20  # bytes
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
 MOST_HANDED_IN = 256 << 20  # bytes of an archive that is all that a student handed in
 MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
+MOST_KEPT = 8 << 20  # bytes of a student of whom something is refused
+NOT_KEPT = "not kept.txt"  # a list of what is more
 LITTER = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}  # of systems, handed in by no one
 INSTALLED = {"node_modules", "site-packages", ".git"}  # not looked into
 NOT_TAKEN = {*LITTER, *INSTALLED, "__pycache__", "grader"}  # nor is a hidden file
@@ -94,6 +97,7 @@ class Submitted:
     time: datetime | None = None  # when it was handed in
     marked_late: bool = False  # by the learning system
     hand_ins: tuple["Submitted", ...] = ()  # by time, if there are several
+    kept: dict[str, bytes] = field(default_factory=dict)  # all of it, if any of it is refused
     may_own: tuple[str, ...] = ()  # if they handed in nothing: hand-ins that match no student
 
     @property
@@ -344,10 +348,35 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
                           + ", ".join(escape(place.entry.name) for place in places[:4]))
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
-            return _taken(student, members, opened)
+            student = _taken(student, members, opened)
     except (Refused, OSError) as error:
-        return replace(student, trouble=f"cannot read it: {error.strerror}" if isinstance(
+        student = replace(student, trouble=f"cannot read it: {error.strerror}" if isinstance(
             error, OSError) else str(error))
+    return replace(student, kept=_kept(places)) if student.trouble or student.refused else student
+
+
+def _kept(places: list[Place]) -> dict[str, bytes]:
+    """What was handed in, as it was: safe path -> bytes.  Of what is too much there is a list."""
+    found, left, size = {}, "", 0
+    for place in places:
+        folder = [place.entry.name] * place.entry.is_folder
+        name = file_name(place.entry.name)
+        try:
+            for path, read in sorted(islice(place.entry.members(), MOST_ENTRIES),
+                                     key=lambda member: member.path):
+                name = "/".join(map(file_name, (*folder, *path.parts)))
+                try:
+                    data = read(MOST_HANDED_IN)
+                except Refused as error:
+                    left += f"{name}: {error}\n"
+                    continue
+                if size + len(data) <= MOST_KEPT:
+                    found[name], size = data, size + len(data)
+                else:
+                    left += f"{name}: the sha256 of its first {len(data)} bytes is {sha256(data)}\n"
+        except (Refused, OSError) as error:
+            left += f"{name}: {error}\n"
+    return found | ({NOT_KEPT: left.encode()} if left else {})
 
 
 def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:

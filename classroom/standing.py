@@ -18,6 +18,7 @@ from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
 EARLIER = "earlier and not late"
+REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
@@ -130,7 +131,8 @@ def absent(students: list[Submitted], submissions: Path, listed: str, policy: Po
 def outputs(key: str) -> list[str]:
     """The files about a student in RESULTS."""
     return [f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
-            *(f"submissions/{key}/problem_{number}.py" for number in STAGES)]
+            *(f"submissions/{key}/problem_{number}.py" for number in STAGES),
+            f"submissions/{key}/{REFUSED}"]
 
 
 def forget(results: Path, key: str) -> None:

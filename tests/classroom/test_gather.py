@@ -1,8 +1,10 @@
 """What students hand in is taken as it is, or refused with a reason; nothing of it is unpacked."""
 
+import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -762,3 +764,23 @@ def test_the_report_beside_the_files_is_read_from_folders_and_zips(tmp_path):
     zipped(tmp_path / "cleo.zip", {"w/problem_1.py": "one", "submission.json": "of others"})
     link(make(tmp_path, {"dora": ANNA}) / "dora/submission.json")
     assert [student.report for student in gather(tmp_path)] == [b"{}", b"[]", b"", b""]
+
+
+def test_of_whom_something_is_refused_all_is_kept_as_it_was_handed_in(tmp_path):
+    make(tmp_path, {"anna": {2: "x = 1", 3: "z"}, "ben": {2: "x"}})
+    zipped(tmp_path / "anna/final.zip", {"problem_2.py": "x = 2"})
+    big = bytes(gathering.MOST_KEPT)
+    (tmp_path / "anna/more.bin").write_bytes(big)
+    (tmp_path / "anna/problem_4.py").symlink_to("/etc/passwd")
+    anna, ben = gather(tmp_path)
+    assert set(anna.refused) == {2, 4} and not ben.kept
+    assert anna.kept == {
+        "anna/problem_2.py": b"x = 1", "anna/problem_3.py": b"z",
+        "anna/final.zip": (tmp_path / "anna/final.zip").read_bytes(),
+        gathering.NOT_KEPT:
+            f"anna/more.bin: the sha256 of its first {len(big)} bytes is "
+            f"{hashlib.sha256(big).hexdigest()}\nanna/problem_4.py: it is a link\n".encode()}
+    (tmp_path / "anna.zip").write_bytes(b"no zip")
+    shutil.rmtree(tmp_path / "anna")
+    anna, _ = gather(tmp_path)
+    assert anna.trouble and anna.kept == {"anna.zip": b"no zip"}

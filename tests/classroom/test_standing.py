@@ -400,6 +400,18 @@ def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, opt
     assert grade(*options, "--yes") == 0
 
 
+def test_what_was_refused_is_in_the_results_until_its_student_is_forgotten(grade, tmp_path):
+    make(tmp_path / "in/anna", {"old": {2: "wrong # old"}})
+    for _ in range(2):
+        assert grade() == 3
+        with zipfile.ZipFile(tmp_path / "out/submissions/anna/refused.zip") as kept:
+            assert kept.read("anna/problem_2.py") == b"pass"
+            assert kept.read("anna/old/problem_2.py") == b"wrong # old"
+    assert [path.parent.name for path in (tmp_path / "out").rglob("refused.zip")] == ["anna"]
+    shutil.rmtree(tmp_path / "in/anna")
+    assert grade("--forget", "anna") == 0 and not [*(tmp_path / "out").rglob("anna*")]
+
+
 def test_files_of_stages_that_are_left_out_are_on_both_pages(grade, tmp_path):
     make(tmp_path / "in", {"anna": {8: "x"}, "ben": {9: "y"}, "cleo": {}})
     (tmp_path / "in/ben/problem_9.py").write_bytes(bytes(1 << 20))  # too large
