@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated", **often)
     add("--forget STUDENT", "remove all about somebody who left the class; may be repeated",
         **often)
+    add("--join RESULTS", "take over what another person graded of this class: records, grades "
+        "and history; may be repeated", **often)
     add("--worker-user NAME", "as the autograder's (root only)", default="auto")
     add("--allow-root", AS_ROOT)
     add("--slurm N", "run as N tasks of a Slurm array job (needs submitit)", default=0)
@@ -178,6 +180,7 @@ def grade(arguments, wanted: dict) -> int:
     tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
     listed = " and ".join(table.name for table in tables)
     present = gather(arguments.submissions, *tables)
+    joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(
         present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv")
@@ -226,7 +229,7 @@ def grade(arguments, wanted: dict) -> int:
                    arguments.seed, cases, worth.assignment)
     progress = Progress()
     with Store(arguments.out, how) as store:
-        for line in lines:
+        for line in (*joined, *lines):
             progress.line(line)
         for student in students:
             if student.trouble:
@@ -326,7 +329,7 @@ def grade(arguments, wanted: dict) -> int:
                           + ", ".join(f"{number} {why}" for why, number in sorted(count.items()))
                           + "; summary.html lists them"
                           + ", and the same command tries again" * ("blocked" in count))
-        return code or (NOT_SETTLED if lines else DONE)
+        return code or (NOT_SETTLED if lines or joined else DONE)
 
 
 def spread(arguments, cluster: str = "slurm") -> int:

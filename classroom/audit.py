@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster
-from classroom.reports import plain, undecided
+from classroom.reports import EMPTY, plain, read_reports, undecided
 from classroom.settings import TABLES
-from classroom.standing import grades, moved
-from classroom.store import Store, note
+from classroom.standing import changes, grades, moved, outputs
+from classroom.store import Store, note, put
 from grader.assignment.record import ROOT, sha256
 from grader.host.files import replace
 
@@ -77,6 +77,31 @@ def files(results: Path, run: dict[str, str], given: dict[str, Path | None],
             made[f"audit/{name}{path.suffix}"] = _without_notes(path) if name == "overrides" else \
                 path.read_bytes()
     return made
+
+
+def join(results: Path, other: Path) -> list[str]:
+    """Take over what another `grade` of this class wrote: its records, histories, and the students
+    who have nothing here.  -> a line for each whom both have graded, and not alike; the grade here
+    stands.  Raises ValueError: it is no such folder, or a file here is not ours."""
+    results.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ours = {path.stem: json.loads(path.read_bytes()) for path in results.glob("students/*.json")}
+    names, lines, made = [], [], {}
+    for report in read_reports(other):
+        mine = ours.get(report["key"])
+        if mine is None or mine["state"] in EMPTY:
+            names += outputs(report["key"])
+        elif words := changes(mine, report):
+            lines.append(f"{report['student']}: graded here and in {other}, where it is {words}")
+    names += [path for name in sorted((other / "graded").glob("*.json*"))
+              if not (results / (path := f"graded/{name.name}")).is_file()]
+    for name in filter(lambda name: (other / name).is_file(), names):
+        made[results / name] = (other / name).read_bytes()
+    for name, columns in (("audit/runs.csv", RUNS), (HISTORY_FILE, HISTORY)):
+        rows = {tuple(row.values()): row for row in (*_rows(results / name), *_rows(other / name))}
+        made[results / name] = _table(columns, sorted(
+            rows.values(), key=lambda row: datetime.fromisoformat(row["date"])))
+    put(results, made)
+    return lines
 
 
 def forget(results: Path, key: str, student: str) -> None:

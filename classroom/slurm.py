@@ -12,7 +12,7 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
-HERE_ALONE = ("command", "words", "slurm", "slurm_option", "forget", "again")  # not for the tasks
+HERE_ALONE = ("command", "words", "slurm", "slurm_option", "forget", "again", "join")
 TIME = "4:00:00"  # limit of a task, unless --slurm-option time=... is given
 
 

@@ -354,6 +354,39 @@ def test_two_halves_graded_by_two_people_make_one_worksheet(moodle, tmp_path):
     assert of_worksheet(tmp_path) == mine | {"Cleo": "100.00", "Dora": "100.00"}
 
 
+def test_two_halves_are_joined_with_their_records_grades_and_history(
+        moodle, tmp_path, monkeypatch, capsys):
+    worksheet(tmp_path, *(row[:2] + ("Submitted for grading", "") for row in CLASS[:4]))
+    everyone = {"Anna_11": "pass", "Ben_12": "wrong", "Cleo_13": "pass # c", "Dora_14": "rejected"}
+    halves = {"first": ("Anna_11", "Ben_12"), "second": ("Ben_12", "Cleo_13", "Dora_14"), "in": (
+        *everyone,)}
+    policy, kept = tmp_path / "policy.toml", []
+    for half, names in halves.items():
+        shutil.rmtree(tmp_path / "in")
+        make(tmp_path / "in", {f"{name}_assignsubmission_file": {2: everyone[name]}
+                               for name in names})
+        if half == "in":
+            break
+        policy.write_text(f"[points]\n2 = {100 + 2 * len(kept)}\n")
+        assert moodle("--partial", "--scale", "100", "--policy", policy) in (0, 3)
+        kept += history(tmp_path)
+        (tmp_path / "out").rename(tmp_path / half)
+    policy.write_text("")
+    asked, options = (tmp_path / "asked").read_text(), ("--policy", policy, "--join",
+                                                        tmp_path / "first", "--join")
+    for _ in range(2):
+        assert moodle(*options, tmp_path / "second", "--yes") == 3
+        assert (tmp_path / "asked").read_text() == asked, "nothing is graded twice"
+        assert (said := capsys.readouterr().out).count("Ben: graded here and in") == 1
+        assert f"in {tmp_path / 'second'}, where it is P2 0 of 100 -> 0 of 108" in said
+        assert history(tmp_path)[:len(kept)] == kept
+        assert len(history(tmp_path)) == len(kept) + 4  # by the policy: Ben's and Cleo's
+    with open(tmp_path / "out/audit/runs.csv", newline="", encoding="utf-8") as file:
+        assert sum("--partial" in row["command"] for row in csv.DictReader(file)) == 2
+    assert moodle(*options, tmp_path) == 2
+    assert "want the folder that `grade` wrote" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("undecided", "decision"), [
     ("rejected", "braunben,2,0,talked about it,"), ("dies", "braunben,*,60,,by hand"),
     ("late", "braunben,*,,by the log,,1"), ("draft", "braunben,*,,your mail,,0")])
