@@ -265,7 +265,7 @@ def test_a_check_says_which_files_are_not_as_they_were_given(repository, course,
     assert main([str(course), "--check"], course) == 1  # from the assignment itself, too
     assert capsys.readouterr().out.splitlines()[1:] == [
         "problem_10.py    missing",
-        "problem_2.py     yours: 2 of 2 steps filled, and changed outside of its steps",
+        "problem_2.py     yours: 2 of 2 steps filled, and changed outside its steps",
         "grader/course/stages.py changed", "reference.py     missing", "grader/own.py    added"]
 
 

@@ -190,7 +190,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     try:
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
             # The grader may be able to read solutions that the sender of the link cannot.
-            raise OSError(errno.ELOOP, "it is a link to a file outside of this folder")
+            raise OSError(errno.ELOOP, "it is a link to a file outside this folder")
         data = read_regular(path)
     except OSError as error:
         sentence = f"there is no {path}" if isinstance(error, FileNotFoundError) else (

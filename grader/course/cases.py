@@ -40,14 +40,14 @@ LAYOUTS = {
     "guarded": "NaN stored around the inputs",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
     "views": "views",  # k in a longer cache, v in wider rows: kills strides of another tensor
-    "last": "last axis strided",
+    "last": "last axis with a stride",
     "gapped": "with gaps",  # between heads and batch entries, too
     "mixed": "mixed strides",  # k transposed beside a packed q
     "shared": "k of one head for all",  # stride 0: kills results that copy its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 # The same for one tensor, and where a tensor has a layout of its own.
-ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis strided", "wide": "in wider rows",
+ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis with a stride", "wide": "part of a wider tensor",
               "gapped": "with gaps", "transposed": "transposed", "expanded": "expanded",
               "shared": "shared by all heads"}
 UPSTREAM = {"small": "tiny", "faint": "tiny", "large": "large", "loud": "very large"}

@@ -222,9 +222,9 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
 
 
 def constant(factor: float, case: Case) -> str:
-    """What a factor may be: " = log2(e)", or "" """
+    """What a factor may be: " (log2(e))", or "" """
     padded = 1 << (case.D - 1).bit_length()  # the width of a tile
-    known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "1 / 2": 0.5, "-1": -1.0}
+    known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "-1": -1.0}
     for words, number in {"sqrt(D)": sqrt(case.D), "D": float(case.D),
                           "HQ / HKV": case.HQ / case.HKV,
                           "sqrt(D) / isqrt(D)": sqrt(case.D) / isqrt(case.D),
@@ -233,9 +233,9 @@ def constant(factor: float, case: Case) -> str:
         known |= {words: number, inverse: 1 / number}
     for words, number in known.items():
         if abs(factor - number) < 1e-3 * abs(number) and number != 1.0:
-            return "" if words == f"{number:g}" else f" = {words}"
+            return "" if words == f"{number:g}" else f" ({words})"
     twice = round(2 * factor**2) if 0 < factor < 2 else 0  # larger ones are near some root
-    return f" = sqrt({twice / 2:g})" if abs(sqrt(twice / 2) - factor) < 2e-4 * factor else ""
+    return f" (sqrt({twice / 2:g}))" if abs(sqrt(twice / 2) - factor) < 2e-4 * factor else ""
 
 
 def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:

@@ -60,7 +60,7 @@ THINGS = (
           lambda c: replace(c, window=c.N + 1) if c.window is not None else c,
           "query i sees W keys: itself and the W - 1 before it."),
     Thing("sinks", "without sinks", lambda c: replace(c, sinks=0) if c.sinks else c,
-          "keys j < S stay visible to every later query, and count once."),
+          "keys j < S stay visible to every later query, and are counted once."),
     Thing("scale", "with the default scale", lambda c: replace(c, scale=None),
           "use the caller's scale wherever there is a scale."),
     Thing("sink-logits", "without sink logits", lambda c: replace(

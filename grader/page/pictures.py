@@ -85,7 +85,7 @@ def memory(launches: list[tuple[Launch, list]], label: str, file: str) -> Pictur
         for number, accesses in enumerate(launch.programs):
             verbs |= {one.verb for one in accesses}
             wild += [f"Look at the red: program {number} of {launch.kernel} "
-                     f"{'writes' if one.verb == 'store' else 'reads'} outside of "
+                     f"{'writes' if one.verb == 'store' else 'reads'} outside "
                      f"{one.tensor.removesuffix('_ptr')}, `{file}:{one.line}`."
                      for one in accesses if one.is_outside(launch.tensors[one.tensor])]
             rows = [(one.tensor, row, one.lanes[2]) for one in accesses
@@ -99,7 +99,7 @@ def memory(launches: list[tuple[Launch, list]], label: str, file: str) -> Pictur
         [svg.memory(*one) for one in launches],
         [*(one for verb, one in svg.VERBS.items() if verb in verbs),
          *[("read read", "read more than once by one program")] * is_darker,
-         ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wild)],
+         ("tile-line", "masked off"), *[("wrong", "outside the tensor")] * bool(wild)],
         bool(wild))
 
 

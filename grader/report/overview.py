@@ -64,7 +64,7 @@ def _entered(number: int, directory: Path) -> str:
     here, path = Path.cwd(), ROOT / f"problem_{number}.py"
     if directory != Path(".") or here not in ROOT.parents or not path.exists():
         return ""
-    return f"cd {escape(shlex.quote(str(ROOT.relative_to(here))))}, then {program(number)}"
+    return f"cd {escape(shlex.quote(str(ROOT.relative_to(here))))}, then run {program(number)}"
 
 
 def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> str:
@@ -79,12 +79,12 @@ def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> 
         return copying(number, directory) or begin(  # nothing to copy has been written
             min(int(origin.partition(".")[0]) for origin in origins), directory)
     if to_fix:
-        said = f"{to_fix}, then {command(number, directory, options or ' --watch')}"
+        said = f"{to_fix}, then run {command(number, directory, options or ' --watch')}"
         step = to_fix.removeprefix("fix step ")
         return said if step == to_fix else (
             f"{said}\n      more: {alone(step, directory)}, or --hint {step}")
     if file.blank_new:
-        return (f"read {file.path.name}, write step {file.blank_new[0]}, then "
+        return (f"read {file.path.name}, write step {file.blank_new[0]}, then run "
                 f"{command(number, directory, ' --watch')}")
     return command(number, directory, options)
 
@@ -137,7 +137,7 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     if short is None:
         return next_one
     missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
-    look = f"{short.to_fix}, then " if short.to_fix else ""
+    look = f"{short.to_fix}, then run " if short.to_fix else ""
     return f"{look}{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
 
 

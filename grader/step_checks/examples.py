@@ -270,7 +270,7 @@ def ratio(got: np.ndarray, want: np.ndarray, size) -> float | None:
 
 
 def factor(ratio: float, names: dict[str, float]) -> str:
-    """A factor in words: "1.2247 = sqrt(1.5)".  names: numbers that it may be made of."""
+    """A factor in words: "1.2247 (sqrt(1.5))".  names: numbers that it may be made of."""
     known = {"log2(e)": LOG2E, "ln(2)": LN2}
     for name, value in names.items():
         if value > 0 and value != 1:
@@ -283,7 +283,7 @@ def factor(ratio: float, names: dict[str, float]) -> str:
     if abs(whole - round(whole)) > 1e-4 * whole:
         found = [name for name, value in known.items() if abs(ratio - value) < 1e-4 * value]
         if len(found) == 1:  # else it may be any of them
-            return f"{number(ratio)} = {found[0]}"
+            return f"{number(ratio)} ({found[0]})"
     return number(ratio)
 
 

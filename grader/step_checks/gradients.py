@@ -340,8 +340,8 @@ def sink_start(base: float = 2.0) -> StepSpec:
             got = logits(names)
             if np.allclose(got, sink, rtol=1e-5, atol=1e-5):
                 return None
-            return Wrong((f"m_i {number(names['m_i'][0])} and l_i {number(names['l_i'][0])} amount "
-                          f"to a logit of {number(got[0])}: want {sink}.",), want=str(sink),
+            return Wrong((f"m_i = {number(names['m_i'][0])} and l_i = {number(names['l_i'][0])} stand "
+                          f"for a sink logit of {number(got[0])}; it should be {sink}.",), want=str(sink),
                          got=number(got[0]))
 
         def variants() -> dict:

@@ -48,8 +48,8 @@ class Loop:
         seen, in_vain, masked_more = np.zeros_like(wanted, dtype=int), [], []
         for begin, often in collections.Counter(begin for begin, _ in visits).items():
             if often > 1 and wanted[:, max(begin, 0):max(begin + self.size, 0)].any():
-                return self.drawn(visits, f"The tile at {begin} is visited {_times(often)}, want "
-                                  "once.")
+                return self.drawn(visits, f"The tile at {begin} is visited {_times(often)}; "
+                                  "it should be visited once.")
         for begin, masked in visits:
             tile = np.arange(begin, begin + self.size)
             inside = tile[(0 <= tile) & (tile < self.N)]
@@ -73,8 +73,8 @@ class Loop:
         if (seen != wanted).any():
             i, j = np.argwhere(seen != wanted)[0]
             pair, times = f"{mine.capitalize()} {own[i]} {{}} {theirs} {j}", seen[i, j]
-            return self.drawn(visits, pair.format("reaches") + f" {_times(times)}, want once."
-                              if times else pair.format("never reaches") + ", want once.")
+            return self.drawn(visits, pair.format("reaches") + f" {_times(times)}; it should once."
+                              if times else pair.format("never reaches") + "; it should, once.")
         if in_vain:
             drawn = self.drawn(visits, "").lines[1:]
             return Wrong((f"no {mine} sees a {theirs} in the tile at {in_vain[0]}: "

@@ -37,7 +37,7 @@ WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-argument": "{0} is missing.",
     "wrong-dtype": "The dtype is wrong.",
     "one-missing": "{0} is missing.",
-    "bound-missing": "This {0}.",
+    "bound-missing": "This value {0}.",
     "one-too-many": "{0} should not be there.",
     "wrong-grouping": "{0}.",
     "names-exchanged": "Two names are swapped.",

@@ -330,7 +330,7 @@ def test_a_link_is_followed_inside_its_folder_only(tmp_path):
     assert read(folder, "problem_2.py", "entry").state == "ready"
     found = read(folder, "problem_3.py", "entry")
     assert found.state == "missing" and found.source is None
-    assert found.sentence.endswith("it is a link to a file outside of this folder")
+    assert found.sentence.endswith("it is a link to a file outside this folder")
 
 
 def test_arguments_that_a_gpu_rounds_to_16_bits_are_found_by_their_annotation():

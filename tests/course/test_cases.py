@@ -29,13 +29,58 @@ def test_a_label_is_the_shape_and_a_note_is_the_rest():
                          "sink logits, memory at N, 2N")
     assert Case(2, "standard", 20, M=7).label == "M=7, N=20"
     own = Case(3, "robust", 20, layout="odd.dense.last", dout="transposed")
-    assert own.note == "float16, q not 16-byte aligned, v last axis strided, do transposed"
+    assert own.note == "float16, q not 16-byte aligned, v last axis with a stride, do transposed"
     assert Case(2, "robust", 20, dout="faint").note == "float16, tiny dy"
     assert Case(2, "robust", 20, layout="shared").note == "float16, one row of x for all"
     assert Case(3, "robust", 20, layout="shared").note == "float16, k of one head for all"
     assert Case(8, "robust", 20, grads=("q", "k")).note == "float16, gradients of q and k alone"
     assert Case(9, "robust", 20, is_causal=True).label == "H=1, L=20, D=16, no window"
     assert Case(1, "robust", 20, NK=9, refill=True, repeats=2).note == "float16, refilled, 2 runs"
+
+
+KINDS = [
+    (Case(3, "robust", 20), set()), (Case(3, "robust", 20, grads=("q",)), {cases.GRADIENTS}),
+    (Case(8, "robust", 20, is_causal=True, grads=("q",)), set()),
+    (Case(8, "robust", 20), {cases.NO_MASK}),
+    (Case(1, "robust", 20, grads=("q",)), {cases.GRADIENTS, cases.LSE_GRADIENT}),
+    (Case(1, "robust", 20, grads=("q",), unused="lse"), {cases.GRADIENTS}),
+    (Case(9, "robust", 20, is_causal=True), {cases.NO_WINDOW}),
+    (Case(9, "robust", 20, is_causal=True, window=2**31 - 1), {cases.MANY}),
+    (Case(9, "robust", 20, is_causal=True, window=3, sinks=2**31 - 1), {cases.MANY}),
+    (Case(9, "robust", 20, is_causal=True, window=3, sink_logits=True), {cases.SINK_LOGITS}),
+    (Case(3, "robust", 20, bare=True), {cases.DEFAULTS}),
+    (Case(3, "robust", 20, D=17), {cases.ODD_D}), (Case(3, "robust", 20, D=32), set()),
+    (Case(3, "robust", 20, D=80), {cases.ODD_D}), (Case(3, "robust", 20, D=8), {cases.SMALL_D}),
+    (Case(3, "robust", 20, D=128), set()),
+    (Case(3, "robust", 20, D=64, dtype=torch.float32), set()),
+    (Case(3, "robust", 20, D=128, dtype=torch.float32), {cases.WIDE_F32}),
+    (Case(3, "robust", 20, layout="dense.last.dense"), {cases.LAST}),
+    (Case(3, "robust", 20, layout="transposed"), set()),
+    (Case(2, "robust", 20, M=7, layout="transposed.dense"), {cases.MIXED}),
+    (Case(3, "robust", 20, layout="odd.dense.dense"), {cases.MIXED}),
+    (Case(3, "robust", 20, layout="shared"), {cases.SHARED}),
+    (Case(3, "robust", 20, layout="gapped"), {cases.GAPPED})]
+
+
+@pytest.mark.parametrize(("case", "kinds"), KINDS, ids=[case.name for case, _ in KINDS])
+def test_what_only_this_course_promises_is_known_of_a_case(case, kinds):
+    assert case.kinds == kinds
+
+
+@pytest.mark.parametrize(("N", "ragged"), [(64, False), (16, False), (65, True), (8, True)])
+def test_a_length_is_ragged_if_it_is_no_multiple_of_any_tile(N, ragged):
+    assert Case(3, "robust", N).is_ragged == ragged
+
+
+def test_only_the_contracts_names_say_that_there_is_no_causal_mask():
+    assert Case(8, "robust", 20).name == "robust/H1-N20-D16-float16"
+    assert Case(8, "robust", 20, by_contract=True).name == "robust/H1-N20-D16-full-float16"
+
+
+def test_row_sums_have_two_gradients_and_attention_three():
+    assert not Case(2, "robust", 20, M=7, grads=("x", "w")).some_gradients
+    assert Case(2, "robust", 20, M=7, grads=("x",)).some_gradients
+    assert Case(8, "robust", 20, grads=("q", "k")).some_gradients
 
 
 def test_a_mask_is_what_the_reference_takes():

@@ -95,7 +95,7 @@ def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
 
 
 @pytest.mark.parametrize("factor, said", [
-    (1.4426950, "is 1.4427 = log2(e) times"), (0.5, "is 0.5 = 1 / 2 times"),
+    (1.4426950, "is 1.4427 (log2(e)) times"), (0.5, "is 0.5 times"),
     (1.04, "is 1.04 times")])
 def test_a_constant_multiple_of_the_right_rows_is_said_as_such(factor, said):
     finding = found(PLAIN, lambda x: x * factor)
@@ -115,16 +115,16 @@ def test_a_tensor_of_single_numbers_has_a_factor_too():
         answer = Answer({"lse": truth}, {"lse": truth.abs() + 1}, {"lse": truth}, 2.0**-12)
         return describe.locate(PLAIN, answer, "lse", x, answer.judge("lse", x))
     finding = located(lse, lse * describe.LOG2E)
-    assert finding.what[1] == "Every value is 1.4427 = log2(e) times the right one."
+    assert finding.what[1] == "Every value is 1.4427 (log2(e)) times the right one."
     alike = 5 + lse / 1000
     finding = located(alike, alike + 1)  # which is 1.2 times as much, within the limits
     assert finding.id == "everywhere" and len(finding.what) == 1
 
 
 @pytest.mark.parametrize("factor, D, said", [
-    (1.5**0.5, 8, " = sqrt(1.5)"), (0.5**0.5, 16, " = sqrt(0.5)"),
-    (80**0.5 / 8, 80, " = sqrt(D) / isqrt(D)"), (8 / 80**0.5, 80, " = isqrt(D) / sqrt(D)"),
-    (4.0, 16, " = sqrt(D)"), (0.75, 64, ""), (1.2243, 64, ""), (3.0, 64, ""), (0.0, 64, ""),
+    (1.5**0.5, 8, " (sqrt(1.5))"), (0.5**0.5, 16, " (sqrt(0.5))"),
+    (80**0.5 / 8, 80, " (sqrt(D) / isqrt(D))"), (8 / 80**0.5, 80, " (isqrt(D) / sqrt(D))"),
+    (4.0, 16, " (sqrt(D))"), (0.75, 64, ""), (1.2243, 64, ""), (3.0, 64, ""), (0.0, 64, ""),
     (-1.0, 64, "")])
 def test_a_factor_that_is_a_known_constant_is_named(factor, D, said):
     assert describe.constant(factor, Case(3, "standard", 64, D=D, HQ=2, HKV=2)) == said

@@ -117,8 +117,8 @@ def test_numbers_are_folded_only_where_the_mistake_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("following, said, typed", [
-    ("fix step 6.8, then python autograder.py --p6 --watch\n      more: python autograder.py "
-     "--step 6.8, or --hint 6.8", ["Fix step 6.8, then"], ["python autograder.py --p6 --watch"]),
+    ("fix step 6.8, then run python autograder.py --p6 --watch\n      more: python autograder.py "
+     "--step 6.8, or --hint 6.8", ["Fix step 6.8, then run"], ["python autograder.py --p6 --watch"]),
     ("python autograder.py --p6   (2 of 9 points are missing)\n      or go on: python -m "
      "grader.carry 7   (copies your earlier steps into it)",
      ["(2 of 9 points are missing)", "Or go on: (copies your earlier steps into it)"],
@@ -293,9 +293,9 @@ def test_loads_and_stores_are_drawn_by_program_and_turn():
                     "Turn 2 of 3: reads k 4 to 5.",
                     "Turn 3 of 3: writes &lt;o&gt; 4 to 7."]
     assert re.findall(r'<g class="(program[^"]*)"', svg) == ["program off", "program"]
-    assert drawn.look == ("This call: L=6. Look at the red: program 1 of _kernel writes outside of "
+    assert drawn.look == ("This call: L=6. Look at the red: program 1 of _kernel writes outside "
                           "<o>, `problem_3.py:7`.")
-    assert drawn.is_wrong and ("wrong", "outside of the tensor") in drawn.key
+    assert drawn.is_wrong and ("wrong", "outside the tensor") in drawn.key
     Tree(str(svg))
 
 

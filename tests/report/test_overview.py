@@ -29,7 +29,7 @@ def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
     assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
     assert any(line.endswith("3 steps, 5 carried over") for line in lines)
     assert any("P5  Grouped-query" in line and line.endswith(" missing") for line in lines)
-    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then "
+    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then run "
                          "python autograder.py --p3 --watch")
 
 
@@ -82,7 +82,7 @@ def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
 
 def test_above_the_folder_of_the_course_one_is_sent_into_it(monkeypatch):
     monkeypatch.chdir(ROOT.parent)
-    into = f"cd {ROOT.name}, then python autograder.py --p2"
+    into = f"cd {ROOT.name}, then run python autograder.py --p2"
     assert overview.first_screen([2, 3], Path(".")) == [
         "There is no problem_2.py ... problem_3.py in this folder.", f"Next: {into}"]
     missing = [StageResult(2, "", 100, "missing")]
@@ -136,7 +136,7 @@ def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_again(
     one = "python autograder.py --p4 --case robust/short"
     for one_case in (False, True):
         said = overview.after_run([wrong], [4, 5], Path("."), False, one_case)
-        assert said == f"fix the file, then {one}"
+        assert said == f"fix the file, then run {one}"
     right = StageResult(4, "", 100, "pass", 0)
     said = overview.after_run([right], [4, 5], Path("."), False, True)
     assert said == "python autograder.py --p4   (all cases)"
@@ -146,7 +146,7 @@ def test_beside_a_red_step_to_fix_there_are_the_commands_that_say_more(tmp_path)
     steps = [{"id": "8.14", "light": "wrong"}]
     said = overview.after_run([StageResult(8, "", 100, "wrong", steps=steps)], [8, 9], tmp_path,
                               False, False)
-    assert said == (f"fix step 8.14, then python autograder_optional.py --p8 --submission "
+    assert said == (f"fix step 8.14, then run python autograder_optional.py --p8 --submission "
                     f"{tmp_path} --watch\n      more: python autograder_optional.py --step 8.14 "
                     f"--submission {tmp_path}, or --hint 8.14")
 
@@ -167,9 +167,9 @@ def test_a_stage_with_a_red_step_and_points_missing_comes_before_later_ones(
                StageResult(4, "", 100, "pass", points, steps=red),
                StageResult(5, "", 100, "wrong", steps=[{"id": "5.1", "light": "wrong"}])]
     said = overview.after_run(results, [3, 4, 5], Path("."), quick, False)
-    assert said.startswith("fix step 4.2, then python autograder.py --p4 --")
+    assert said.startswith("fix step 4.2, then run python autograder.py --p4 --")
     said = overview.after_run(results[:2], [3, 4, 5], Path("."), quick, False)
-    assert said.startswith("fix step 4.2, then python autograder.py --p4 --")
+    assert said.startswith("fix step 4.2, then run python autograder.py --p4 --")
 
 
 def test_where_tiles_are_wasted_the_step_to_look_at_is_named(tmp_path, monkeypatch):
@@ -177,7 +177,7 @@ def test_where_tiles_are_wasted_the_step_to_look_at_is_named(tmp_path, monkeypat
     wasted = Check("needless-work", "walk", "needless work", steps=("4.2",))
     results = [StageResult(4, "", 100, "pass", 90, checks=[wasted])]
     assert overview.after_run(results, [4, 5], Path("."), False, False).startswith(
-        "look at step 4.2, then python autograder.py --p4   (10 of 100 points are missing)\n")
+        "look at step 4.2, then run python autograder.py --p4   (10 of 100 points are missing)\n")
 
 
 def test_the_name_of_a_folder_does_not_command_the_terminal():

@@ -590,7 +590,7 @@ def test_a_raise_left_behind_a_solution_is_the_next_thing_to_do(tmp_path):
         done = subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
                                *arguments], cwd=ROOT, capture_output=True, text=True)
         assert said in done.stdout and done.returncode == 1
-    assert "unfinished" in done.stdout and "Next: fix step 3.2, then python" in done.stdout
+    assert "unfinished" in done.stdout and "Next: fix step 3.2, then run python" in done.stdout
 
 
 def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(tmp_path):
@@ -681,7 +681,7 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (1, "key[None, :] > query[:, None]", "(key[None, :] >= query[:, None]) & (query[:, None] > 0)",
      "problem_1.py:84: The mistake is in this line, or in line 82."),
     (7, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N", "start_m - window_size + 1, 0)",
-     "This must be rounded to whole tiles."),
+     "This value must be rounded to whole tiles."),
     (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`. start_m is missing."),
     (3, "query = start_m + tl.arange(0, BLOCK_M)", "query = start_m + tl.arange(0, BLOCK_N)",
      "`BLOCK_N` is the wrong variable here."),
@@ -762,7 +762,7 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
      "`2` is the wrong value here."),
     (3, "(bh * N + rows)[:, None] * D", "(bh * N + rows)[:, None] * N",
      "`N` is the wrong variable here."),
-    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "This must not exceed start_m."),
+    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "This value must not exceed start_m."),
     (5, "b, h = bh // HQ, bh % HQ", "b, h = bh // HKV, bh % HKV",
      "`HKV` is the wrong variable here."),
     (1, "p.sum(dim=-1)\n            a", "p.sum()\n            a", "`p.sum()`. dim= is missing."),
@@ -805,7 +805,7 @@ def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n",
      "inner is 80, want 64 (with first="),
     (4, "range(0, start_m, BLOCK_N)", "range(0, start_m + BLOCK_N, BLOCK_N)",
-     "The tile at 64 is visited twice, want once."),
+     "The tile at 64 is visited twice; it should be visited once."),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "tiles   0* 16* 32* 48* 64* 80*"),
     (8, "lse_ptr + row", "lse_ptr", "want lse_ptr + row; got lse_ptr."),
     (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "use the same base for both"),
@@ -952,7 +952,7 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
     (1, "1.3", "m_new[..., None])\n            alpha", "m_new[..., None]).bfloat16().float()\n"
      "            alpha", "An error this small usually comes from rounding to 16 bits"),
     (8, "8.10", "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
-     "All of these are 1.4427 = log2(e) times the right number"),
+     "All of these are 1.4427 (log2(e)) times the right number"),
 ])
 def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
     assert old in solved(stage)
@@ -961,10 +961,10 @@ def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
 
 
 @pytest.mark.parametrize("ratio, names, said", [
-    (1.5**0.5, {}, "1.2247 = sqrt(1.5)"), (LOG2E, {}, "1.4427 = log2(e)"), (-2.0, {"N": 2}, "-2"),
-    (0.36, {"scale_log2e": 0.36}, "0.36 = scale_log2e"), (0.36, {"a": 0.36, "b": 0.36}, "0.36"),
+    (1.5**0.5, {}, "1.2247 (sqrt(1.5))"), (LOG2E, {}, "1.4427 (log2(e))"), (-2.0, {"N": 2}, "-2"),
+    (0.36, {"scale_log2e": 0.36}, "0.36 (scale_log2e)"), (0.36, {"a": 0.36, "b": 0.36}, "0.36"),
     (40.0, {"N": 40}, "40"),
-    (11**-0.5, {"D": 11}, "0.30151 = 1 / sqrt(D)"), (0.777, {}, "0.777")])
+    (11**-0.5, {"D": 11}, "0.30151 (1 / sqrt(D))"), (0.777, {}, "0.777")])
 def test_a_factor_has_a_name_where_it_is_that_of_a_constant(ratio, names, said):
     assert factor(ratio, names) == said
 
@@ -973,7 +973,7 @@ def test_what_is_special_about_the_row_that_is_shown_is_said():
     right = "m_new = torch.maximum(m_i, s.amax(dim=-1))"
     assert right in solved(1)
     found = lights(solved(1).replace(right, "m_new = s.amax(dim=-1)"), 1)["1.3"]
-    assert "In this row the maximum stays" in found.lines[1], found.lines
+    assert "In this row the maximum does not change" in found.lines[1], found.lines
 
 
 @pytest.mark.parametrize("stage, old, new, said", [
@@ -1014,7 +1014,7 @@ PARTS = [
      "dkdv-phase-left-out", "the loop over the right edge is missing or empty"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
      "border-wrong", "outer is 80, want 96 (with first=80, inner=96, last=98). The tile at 80 is "
-     "visited twice, want once"),
+     "visited twice; it should be visited once"),
     (6, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N",
      "start_m - window_size + 1, 0) // BLOCK_N", "border-wrong",
      "`first` counts tiles instead of rows"),

@@ -39,15 +39,15 @@ def test_each_tile_once_and_masked_where_something_is_hidden_is_right(sees, visi
 @pytest.mark.parametrize("sees, visits, words", [
     (everything, ("0", "16", "32"), "The tile at 32 has rows past N - 1, but MASKED is False."),
     (causal, ("0", "16"), "The tile at 16 has hidden pairs, but MASKED is False."),
-    (everything, ("0", "16"), "Query 16 never reaches key 32, want once."),
-    (everything, ("0", "8", "24", "32*"), "Query 16 reaches key 8 twice, want once."),
-    (everything, ("0", "16", "0", "32*"), "The tile at 0 is visited twice, want once."),
+    (everything, ("0", "16"), "Query 16 never reaches key 32; it should, once."),
+    (everything, ("0", "8", "24", "32*"), "Query 16 reaches key 8 twice; it should once."),
+    (everything, ("0", "16", "0", "32*"), "The tile at 0 is visited twice; it should be visited once."),
     (everything, ("-16*", "0", "16", "32*"), "A tile begins at -16, before the first row."),
     (window, ("0*", "16*"), "The tile at 0 comes first, and query 19 sees nothing in it: "
                             "-inf - (-inf) is NaN."),
     (causal, ("0", "16*", "32*"), "no query sees a key in the tile at 32: "),
     (causal, ("0*", "16*"), "the tile at 0 needs no mask, and MASKED=False is faster there"),
-    (causal, (), "Query 16 never reaches key 0, want once.")])
+    (causal, (), "Query 16 never reaches key 0; it should, once.")])
 def test_the_first_tile_that_is_wrong_is_named_with_what_is_wrong_with_it(sees, visits, words):
     assert said(sees, *visits).startswith(words)
 

@@ -1,6 +1,6 @@
-"""Raises an error where an interpreted kernel loads or stores outside of all tensors.
+"""Raises an error where an interpreted kernel loads or stores outside all tensors.
 
-The interpreter accesses memory outside of tensors silently, and so, mostly, does a GPU.
+The interpreter accesses memory outside tensors silently, and so, mostly, does a GPU.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ NEAR = 65536  # bytes on each side of a tensor that belong to it; worker.py keep
 
 
 class OutOfBounds(IndexError):
-    """A lane that no mask turns off reads or writes outside of all tensors.
+    """A lane that no mask turns off reads or writes outside all tensors.
 
     tensor: the kernel's name for the tensor that the pointer was made from.  lanes: which lanes.
     """
@@ -19,7 +19,7 @@ class OutOfBounds(IndexError):
     def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
         call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
-        self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside of "
+        self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside "
                      + ("its tensor" if tensor else "every tensor"))
         place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
         self.wants = f"{place}: " * bool(place) + (

@@ -30,18 +30,18 @@ ADVICE = "either the mask is missing, or the address (tile, stride, head, batch)
 
 def test_lanes_outside_are_told_with_their_tensor_as_loads_or_stores():
     lanes = 20_000 + 4 * np.arange(128)
-    assert outside(lanes) == ("tl.load reads 28 numbers outside of its tensor, at y_ptr, "
+    assert outside(lanes) == ("tl.load reads 28 numbers outside its tensor, at y_ptr, "
                               f"elements 100-127 of 128: {ADVICE}")
     assert outside(lanes, np.arange(128) < 101, "writes") == (
-        "tl.store writes 1 number outside of its tensor, at y_ptr, element 100 of 128: "
+        "tl.store writes 1 number outside its tensor, at y_ptr, element 100 of 128: "
         f"{ADVICE}")
 
 
 def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
     assert outside(10_000 + 4 * np.arange(128)) == (
-        "tl.load reads 28 numbers outside of its tensor, at x_ptr, elements 100-127 of 128: "
+        "tl.load reads 28 numbers outside its tensor, at x_ptr, elements 100-127 of 128: "
         + ADVICE)
-    assert "reads 12 numbers outside of its tensor, at x_ptr, elements 0-11 of 128" in outside(
+    assert "reads 12 numbers outside its tensor, at x_ptr, elements 0-11 of 128" in outside(
         9_952 + 4 * np.arange(128), np.arange(128) < 112)
 
 
@@ -59,7 +59,7 @@ def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, fi
 
 def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
     tile = 20_000 + 4 * np.arange(128)  # in Y, and past its end
-    assert "reads 128 numbers outside of its tensor, at x_ptr, all of 128" in outside(
+    assert "reads 128 numbers outside its tensor, at x_ptr, all of 128" in outside(
         tile, base=10_000)
     assert "at x_ptr" in outside(1 << 30, base=10_000)
     assert "at y_ptr, elements 100-127 of 128" in outside(tile, base=20_000)
@@ -76,4 +76,4 @@ def test_rows_of_another_head_are_told_apart_from_those_outside():
 
 
 def test_a_single_number_outside_has_no_lanes():
-    assert outside(20_400) == f"tl.load reads 1 number outside of its tensor, at y_ptr: {ADVICE}"
+    assert outside(20_400) == f"tl.load reads 1 number outside its tensor, at y_ptr: {ADVICE}"

@@ -157,7 +157,7 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
         exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["sentence"] == (
-        "tl.load reads 1008 numbers outside of its tensor: tl.load(ptrs)\n"
+        "tl.load reads 1008 numbers outside its tensor: tl.load(ptrs)\n"
         "at k_ptr, rows 1-63 of the (64, 16) tile: either the mask is missing, or the address "
         "(tile, stride, head, batch) is wrong.")
 
