@@ -47,9 +47,9 @@ LAYOUTS = {
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 # The same for one tensor, and where a tensor has a layout of its own.
-ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis with a stride", "wide": "part of a wider tensor",
-              "gapped": "with gaps", "transposed": "transposed", "expanded": "expanded",
-              "shared": "shared by all heads"}
+ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis with a stride",
+              "wide": "part of a wider tensor", "gapped": "with gaps",
+              "transposed": "transposed", "expanded": "expanded", "shared": "shared by all heads"}
 UPSTREAM = {"small": "tiny", "faint": "tiny", "large": "large", "loud": "very large"}
 
 LARGEST = 2**31 - 1  # window_size and sink_size

@@ -14,7 +14,7 @@ from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.stages import Stage
 from grader.course.trace import kept_in_16_bits
-from grader.diagnosis import attention_map, drawing, suspects, wrong_gradients
+from grader.diagnosis import attention_map, drawing, sums, suspects, wrong_gradients
 from grader.diagnosis.deduce import deduce
 from grader.diagnosis.describe import Finding, describe, locate
 from grader.diagnosis.isolating import Thing, in_words, isolate
@@ -25,6 +25,7 @@ from grader.report.results import Check, told
 from grader.text import either
 
 NOTHING = 1e-9  # a gradient this small counts as none
+ROUNDED = 0.02  # an error of o this small may come from rounding
 PROBE_SECONDS = 15.0  # for one more call of the submission
 
 
@@ -60,9 +61,13 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         mistake, by_weights = ("", "", ""), False
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
+        elif finding.id == "nan" and not known:  # the matrix cannot tell where it comes from
+            things = isolate(general(case), samples.answer, samples.names)
         if red and (options.show or options.plot):  # to draw it: a plain case is small
             samples.answer(general(case))
-        if not stage.sums_rows and (not known or options.show or options.plot):
+        if stage.sums_rows:
+            mistake = mistake if known else sums.name(samples)
+        elif not known or options.show or options.plot:
             matrix = _matrix(samples)
             if matrix is not None and not known:
                 mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
@@ -82,7 +87,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         plain = samples.answers.get(replace(general(case), grads=()))
         finding, said, advice, diagnosis = _seen(
             stage, finding, sample, things, matrix, mistake, by_weights, failures,
-            plain is not None and "o" in plain.wrong)
+            plain is not None and "o" in plain.got and plain.verdicts["o"].fro > ROUNDED)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
@@ -147,7 +152,8 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
                 "right: q or k is read from another batch entry, or v from another head.", *said)
     elif seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
-        said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
+        small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
+        said = (f"{small} --show draws it.", *said)
     if len(things) == 1 and not id:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
     for case, error in failures:  # a timeout says little about a mistake
@@ -169,11 +175,14 @@ def _matrix(samples: Samples) -> attention_map.Matrix | None:
                                   *((*one, attention_map.MANY) for one in wrong[-1:])):
         if longest and sample.built.case.N <= attention_map.small(sample.built.case).N:
             continue
-        found = attention_map.read(samples.ask, sample.built.case, _worst_head(sample, name),
-                                   name.startswith("d_"), longest)
-        if found is not None and bool(found.wrong.any()):
-            return found
-        matrix = matrix or found
+        case = sample.built.case
+        has_dq = "d_q" in sample.wrong and not case.course_stage.backward_is_given
+        for tensor in ("o",) if name[:2] != "d_" else ("d_v", *["d_q"] * has_dq):
+            found = attention_map.read(samples.ask, case, _worst_head(sample, name), tensor,
+                                       longest)
+            if found is not None and bool(found.wrong.any()):
+                return found
+            matrix = matrix or found
     return matrix
 
 

@@ -340,9 +340,9 @@ def sink_start(base: float = 2.0) -> StepSpec:
             got = logits(names)
             if np.allclose(got, sink, rtol=1e-5, atol=1e-5):
                 return None
-            return Wrong((f"m_i = {number(names['m_i'][0])} and l_i = {number(names['l_i'][0])} stand "
-                          f"for a sink logit of {number(got[0])}; it should be {sink}.",), want=str(sink),
-                         got=number(got[0]))
+            return Wrong((f"m_i = {number(names['m_i'][0])} and l_i = {number(names['l_i'][0])} "
+                          f"stand for a sink logit of {number(got[0])}; it should be {sink}.",),
+                         want=str(sink), got=number(got[0]))
 
         def variants() -> dict:
             def counts(logit: float):  # exp of what is far from 0 is 0 or inf

@@ -118,7 +118,8 @@ def test_numbers_are_folded_only_where_the_mistake_is_named(tmp_path):
 
 @pytest.mark.parametrize("following, said, typed", [
     ("fix step 6.8, then run python autograder.py --p6 --watch\n      more: python autograder.py "
-     "--step 6.8, or --hint 6.8", ["Fix step 6.8, then run"], ["python autograder.py --p6 --watch"]),
+     "--step 6.8, or --hint 6.8", ["Fix step 6.8, then run"],
+     ["python autograder.py --p6 --watch"]),
     ("python autograder.py --p6   (2 of 9 points are missing)\n      or go on: python -m "
      "grader.carry 7   (copies your earlier steps into it)",
      ["(2 of 9 points are missing)", "Or go on: (copies your earlier steps into it)"],

@@ -41,7 +41,8 @@ def test_each_tile_once_and_masked_where_something_is_hidden_is_right(sees, visi
     (causal, ("0", "16"), "The tile at 16 has hidden pairs, but MASKED is False."),
     (everything, ("0", "16"), "Query 16 never reaches key 32; it should, once."),
     (everything, ("0", "8", "24", "32*"), "Query 16 reaches key 8 twice; it should once."),
-    (everything, ("0", "16", "0", "32*"), "The tile at 0 is visited twice; it should be visited once."),
+    (everything, ("0", "16", "0", "32*"),
+     "The tile at 0 is visited twice; it should be visited once."),
     (everything, ("-16*", "0", "16", "32*"), "A tile begins at -16, before the first row."),
     (window, ("0*", "16*"), "The tile at 0 comes first, and query 19 sees nothing in it: "
                             "-inf - (-inf) is NaN."),
