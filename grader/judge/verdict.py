@@ -151,8 +151,9 @@ def raced(check: Check, race: Race, file: Submission) -> Check:
         "wrong", f"{where}: {said}",
         "The interpreter runs programs one after another. On a GPU they run at the same time, "
         "and which comes first is left to chance.", place=step.words if step else "", id="race",
-        where=where, step=step.id if step else None, advice="let one program write each element, or add with "
-        "tl.atomic_add. What needs another program's result belongs in a later launch.")
+        where=where, step=step.id if step else None,
+        advice="let one program write each element, or add with tl.atomic_add. What needs another "
+        "program's result belongs in a later launch.")
 
 
 def note_misjoined(check: Check, file: Submission) -> Check:
