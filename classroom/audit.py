@@ -90,7 +90,7 @@ def join(results: Path, other: Path) -> list[str]:
         mine = ours.get(report["key"])
         if mine is None or mine["state"] in EMPTY:
             names += outputs(report["key"])
-        elif words := changes(mine, report):
+        elif report["state"] not in EMPTY and (words := changes(mine, report)):
             lines.append(f"{report['student']}: graded here and in {other}, where it is {words}")
     names += [path for name in sorted((other / "graded").glob("*.json*"))
               if not (results / (path := f"graded/{name.name}")).is_file()]
