@@ -74,6 +74,80 @@ def programs(pen: Pen):
     return figure
 
 
+def lanes(pen: Pen):
+    """Three programs take ten numbers in tiles of four; two lanes of the last have no number."""
+    figure, axis = pen.canvas(100, 30)
+    pen.write(axis, 1, 2.5, "z = x + y, ten elements", ha="left")
+    for i in range(10):
+        pen.box(axis, 2 + 8 * i, 5, 7, 6, str(i), fill=("whole", "cut", "sink")[i // 4])
+    for program in range(3):
+        left, fill = 2 + 32 * program, ("whole", "cut", "sink")[program]
+        pen.write(axis, left + 15.5, 17, f"program {program}", size=8)
+        for lane in range(4):
+            there = 4 * program + lane < 10
+            pen.box(axis, left + 8 * lane, 19, 7, 6, str(4 * program + lane),
+                    fill=fill if there else "paper", **{} if there else {"alpha": 0.4})
+    pen.write(axis, 97, 28, "mask: offs < N is False", ha="right", size=8, colour="faint")
+    return figure
+
+
+def row_sums(pen: Pen):
+    """Six rows of six columns, in tiles of four: the columns up to the diagonal count."""
+    figure, axis = pen.canvas(96, 50)
+    for tile in range(2):
+        pen.write(axis, 28 + 44 * tile, 3, f"start = {4 * tile}", size=8)
+        for row in range(6):
+            for column in range(4 * tile, 4 * tile + 4):
+                x, y = 8 + 10 * column + 4 * tile, 6 + 6.7 * row
+                fill = "paper" if column > 5 else "whole" if column <= row else "skipped"
+                pen.box(axis, x, y, 9, 6, f"{row}, {column}" if column < 6 else "", fill=fill,
+                        edge="line" if column > 5 else "faint", size=7.5)
+    for row in range(6):
+        pen.write(axis, 4, 9 + 6.7 * row, str(row), colour="faint")
+    pen.write(axis, 92, 48.5, "columns 6 and 7 do not exist", ha="right", size=8, colour="faint")
+    return figure
+
+
+def product(pen: Pen):
+    """One tile of c = a b: its rows of a and its columns of b, tile by tile."""
+    left = 0 if pen.narrow else 22
+    figure, axis = pen.canvas(58 + 2 * left, 64)
+    for x, y, name in ((3, 30, "a (M, K)"), (31, 4, "b (K, N)"), (31, 30, "c (M, N)")):
+        pen.box(axis, left + x, y, 24, 24)
+        pen.write(axis, left + x + 12, y + 26 if y > 4 else 2, name, size=8)
+    for i, (fill, words) in enumerate((("whole", "ab"), ("cut", "ab"), ("paper", "  "))):
+        pen.box(axis, left + 3 + 8 * i, 38, 8, 8, words[0].strip(), fill=fill, size=8)
+        pen.box(axis, left + 39, 4 + 8 * i, 8, 8, words[1].strip(), fill=fill, size=8)
+    pen.box(axis, left + 39, 38, 8, 8, "acc", fill="sink", size=8)
+    pen.write(axis, left + 15, 60, "K: the loop \u2192", size=8, colour="faint")
+    return figure
+
+
+def row_softmax(pen: Pen):
+    """A row of six numbers in tiles of four: the maximum and the sum after each, then the weights.
+    """
+    from guide.worked import online, show, softmax_row
+
+    figure, axis = pen.canvas(100, 46)
+    row = [1.0, 3.0, 2.0, 0.0, 5.0, 4.0, float("-inf"), float("-inf")]
+    tiles = list(online(row, [0.0] * 8, 4))
+    pen.write(axis, 1, 2, "x, read twice", ha="left", size=8)
+    for j, x in enumerate(row):
+        left, there = 2 + 12 * j + 2 * (j // 4), j < 6
+        pen.box(axis, left, 4, 11, 6, show(x), fill=("whole", "cut")[j // 4] if there else "paper",
+                size=8)
+        if there:
+            weight, _ = softmax_row(row, [float(i == j) for i in range(8)])
+            pen.box(axis, left, 36, 11, 6, f"{weight:.3f}", fill="sink", size=7.5)
+    for i, tile in enumerate(tiles):
+        pen.write(axis, 25 + 50 * i, 15, f"m_i = {show(tile['m'])}", size=8)
+        pen.write(axis, 25 + 50 * i, 20, f"l_i = {tile['l']:.3f}", size=8)
+        pen.arrow(axis, (25 + 50 * i, 10.5), (25 + 50 * i, 13))
+    pen.write(axis, 1, 27, "y, in the second loop: exp(x \u2212 m_i) / l_i", ha="left", size=8)
+    pen.arrow(axis, (50, 29), (50, 35))
+    return figure
+
+
 def tiling(pen: Pen):
     """One query tile stays, key tiles stream past it: the order of FlashAttention-2."""
     figure, axis = pen.canvas(100, 51 if pen.narrow else 46)
