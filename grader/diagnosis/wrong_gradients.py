@@ -97,7 +97,9 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
                 ("backward-in-two-bases", torch.exp((s - lse) * LN2)),
                 ("backward-without-lse", torch.exp(s)),
                 ("lse-in-base-2", torch.exp(s - lse * LOG2E)))),
-            *((("dlse-left-out", p, p * (dp - delta)),) if dlse is not None else ())):
+            *((("dlse-left-out", p, p * (dp - delta)),) if dlse is not None else ()),
+            *((("sink-share-constant", p, p * (dp - shift / p.sum(-1, keepdim=True))),)
+              if case.sink_logits else ())):
         yield id, "", dq(other_ds) | dkdv(other_p, other_ds)
         yield f"dq-{id}", "in the code of dq, ", dq(other_ds) | dkdv()
         yield f"dkdv-{id}", "in the code of dk and dv, ", dq() | dkdv(other_p, other_ds)

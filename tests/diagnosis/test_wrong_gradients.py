@@ -84,6 +84,13 @@ def test_a_mistake_in_one_kernel_is_said_to_be_there():
     assert id == "dq-no-delta" and words.startswith("in the code of dq, delta is missing")
 
 
+def test_a_share_of_o_that_autograd_takes_for_constant_has_a_name():
+    with_sinks = replace(CASE, stage=9, sink_logits=True)
+    wrong = sample(with_sinks, ds=lambda p, dp, delta: p * (dp - delta / p.sum(-1, keepdim=True)))
+    assert wrong_gradients.name([wrong])[0] == "sink-share-constant"
+    assert wrong_gradients.name([sample(with_sinks)])[0] == ""
+
+
 def test_gradients_that_no_known_mistake_gives_have_no_name():
     assert wrong_gradients.name([sample(ds=lambda p, dp, delta: p * (dp - delta) ** 2)])[0] == ""
 
