@@ -197,7 +197,7 @@ def grade(arguments, wanted: dict) -> int:
     nothing = [student for student in students if student.is_nothing]
     if worth.zero and (unsure := [student for student in nothing if student.may_own]):
         lines.append(f"missing: {len(unsure)} of the {len(nothing)} who handed in nothing get no 0 "
-                     "points, because one of these may be theirs, which match no student: "
+                     "points, because a submission that matches no student may be theirs: "
                      + ", ".join(dict.fromkeys(chain(*(each.may_own for each in unsure)))))
     gone = {grades.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():

@@ -128,26 +128,31 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
             if what[1:].isdigit():
                 reasons.append(reason := _why(old, report, was, int(what[1:])))
             else:
-                reason = "; ".join(dict.fromkeys(reasons)) or _why_all(old, report, was)
+                reason = "; ".join(dict.fromkeys(reasons)) or _why(old, report, was, None)
             found.append({"key": key, "student": plain(report["student"]), "what": what,
                           "before": was, "after": after, "reason": plain(reason),
                           "grader": report["grader"]})
     return found
 
 
-def _why(old: dict | None, new: dict, was: str, number: int) -> str:
-    """Why the grade of a stage is another one.  was: what it was, or ""."""
+def _why(old: dict | None, new: dict, was: str, number: int | None) -> str:
+    """Why the grade of a stage is another one, or the sum, if no stage of it is.  was: what it was,
+    or ""."""
     before, stage = ({each["stage"]: each for each in report["stages"]}.get(number, {})
                      for report in (old or {"stages": []}, new))
-    word = stage.get("override")
+    word, is_late = stage.get("override"), f"late: {new['late'] or 'no longer'}"
     for is_so, reason in (
             (word and word != before.get("override"), f"a person: {word and word['reason']}"),
-            (not was, "first grade"), (not stage, "the stage is not graded any more"),
+            (new["held"] or not number and undecided(new), ", ".join(sorted(undecided(new)))),
+            (old and old["held"], is_late if new["late"] else
+             "no longer " + ", ".join(sorted(undecided(old or new)))),
+            (not was, "first grade"),
+            (number and not stage, "the stage is not graded any more"),
             (not word and "override" in before, "the override is gone"),
             (before.get("sha256") != stage.get("sha256"), _which(old, new)),
-            (old and old["grader"] != new["grader"], "another grader"),
+            (number and old and old["grader"] != new["grader"], "another grader"),
             (before.get("earned") != stage.get("earned"), "graded again"),
-            (old and old["late"] != new["late"], f"late: {new['late'] or 'no longer'}")):
+            (old and old["late"] != new["late"], is_late)):
         if is_so:
             return reason
     return "policy"
@@ -158,18 +163,6 @@ def _which(old: dict | None, new: dict) -> str:
     time = new["handed_in"]
     return f"the hand-in of {late.said(late.read(time))} counts" \
         if old and time and time != old["handed_in"] else "another file"
-
-
-def _why_all(old: dict | None, new: dict, was: str) -> str:
-    """Why a sum is another one, if no stage of it is."""
-    for is_so, reason in (
-            (undecided(new), ", ".join(sorted(undecided(new)))),
-            (old and old["late"] != new["late"], f"late: {new['late'] or 'no longer'}"),
-            (old and old["held"], "no longer " + ", ".join(sorted(undecided(old or new)))),
-            (not was, "first grade")):
-        if is_so:
-            return reason
-    return "policy"
 
 
 def _without_notes(path: Path) -> bytes:

@@ -177,7 +177,8 @@ def grades(report: dict) -> dict[str, str]:
     if report["state"] in EMPTY and report["points"] is None:
         return {}
     found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
-             for stage in report["stages"] if stage not in for_a_person(report)}
+             for stage in report["stages"]
+             if not report["held"] and stage not in for_a_person(report)}
     if report["step_credit"]:
         found["right steps"] = f"{report['step_credit']:g}"
     if report["points"] is not None:
