@@ -51,6 +51,7 @@ def test_where_the_user_said_a_link_stays_one_and_what_it_leads_to_is_replaced(t
     for text in (b"one", b"two"):
         files.write(tmp_path / "link", text)
         assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == text
+        assert (tmp_path / "real").stat().st_mode & 0o777 == 0o644
     for one, other in ("ab", "ba"):
         (tmp_path / one).symlink_to(other)
     with pytest.raises(OSError, match="symbolic links"):
@@ -74,6 +75,6 @@ def test_what_is_kept_never_takes_the_name_of_what_was_kept_before(tmp_path):
     path = tmp_path / "a.py"
     for text in "123":
         path.write_text(text)
-        kept = files.keep(path, tmp_path / "kept" / "a.py")
+        kept = files.keep(path, tmp_path / "kept" / "here" / "a.py")
         assert kept.read_text() == text
-    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["a.py", "a.py.2", "a.py.3"]
+    assert sorted(os.listdir(tmp_path / "kept/here")) == ["a.py", "a.py.2", "a.py.3"]

@@ -41,13 +41,18 @@ def test_a_grading_knows_how_many_are_beside_it_now_whoever_came_first():
 def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(monkeypatch):
     others, said = [held_elsewhere("gpu-0"), held_elsewhere("gpu-1")], []
 
+    slept = []
+
     def sleep(seconds):
-        others[1].kill()
-        others[1].wait()
+        slept.append(seconds)
+        if len(slept) == 2:
+            others[1].kill()
+            others[1].wait()
 
     monkeypatch.setattr(gpu_slots.time, "sleep", sleep)
     gpu_slots.wait("gpu", 2, said.append)
     assert said == ["Waiting for the GPU: other gradings need its memory, 6 GiB each."]
+    assert len(slept) == 2
     assert gpu_slots.gradings() == 2  # with the one that lives
     others[0].communicate()
 
@@ -110,3 +115,28 @@ def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
 def test_without_a_driver_nothing_is_taken_and_nothing_said():
     gpu_slots.take(pytest.fail)()
     assert not gpu_slots._others and not os.listdir(gpu_slots.tempfile.gettempdir())
+
+
+def test_a_small_gpu_has_one_place(monkeypatch):
+    driver, said = Driver(), []
+    driver.cuDeviceTotalMem_v2 = lambda total, device: setattr(total._obj, "value", 2**30)
+    monkeypatch.setattr(gpu_slots.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(gpu_slots, "wait", lambda gpu, count, say: said.append(count))
+    gpu_slots.take(pytest.fail)
+    assert said == [1]
+
+
+def test_a_grading_keeps_one_place_and_no_file_open_for_the_others():
+    other = held_elsewhere("gpu-0")
+    before = len(os.listdir("/proc/self/fd"))
+    gpu_slots.wait("gpu", 5, pytest.fail)
+    assert len(os.listdir("/proc/self/fd")) == before + 1 and len(gpu_slots._others) == 4
+    other.communicate()
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
+    (tmp_path / gpu_slots.LOCK.format(user=os.geteuid(), name="gpu-0")).symlink_to(
+        tmp_path / "another")
+    with pytest.raises(OSError):
+        gpu_slots.lock("gpu-0")
+    assert not (tmp_path / "another").exists()

@@ -30,6 +30,22 @@ def test_the_same_bytes_find_the_same_folder_and_others_another(home):
     assert kernel_cache.folder_for(b"b") != first
 
 
+def test_a_file_is_known_once_something_was_compiled_from_it(home):
+    assert not kernel_cache.knows(b"a")
+    (kernel_cache.folder_for(b"a") / "kernel.cubin").write_text("x")
+    assert kernel_cache.knows(b"a") and not kernel_cache.knows(b"b")
+
+
+def test_a_folder_of_another_account_is_not_taken_for_ours(monkeypatch, tmp_path):
+    base = tmp_path / f"flash-attention-course-{os.geteuid()}-shared"
+    monkeypatch.setattr(kernel_cache, "Path", lambda path: tmp_path)
+    assert kernel_cache._shared_base() == base and base.stat().st_mode & 0o777 == 0o711
+    monkeypatch.setattr(kernel_cache.os, "geteuid", lambda: 12345)
+    base.rename(tmp_path / "flash-attention-course-12345-shared")
+    with pytest.raises(OSError, match="somebody else's folder"):
+        kernel_cache._shared_base()
+
+
 def test_the_files_not_used_for_longest_are_forgotten(home, monkeypatch):
     monkeypatch.setattr(kernel_cache, "KEPT", 2)
     folders = [kernel_cache.folder_for(bytes([i])) for i in range(2)]

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +14,10 @@ import torch
 from grader.course.calls import OutputSpec, SubmissionError, TensorInput
 from grader.host import session as session_module
 from grader.host.clock import Clock
-from grader.host.processes import Worker
+from grader.host.processes import Ending, Worker
 from grader.host.session import STEP, Session
 from grader.judge.timing import _NotMade, _Timed
+from grader.sandbox import wire
 from tests.sessions import (
     SUBMISSIONS,
     X,
@@ -190,6 +192,141 @@ def test_a_missing_gradient_is_wrong_and_named(answers):
 def test_an_output_cut_off_from_autograd_is_wrong(answers):
     error = error_of(answers, "cut_off", with_gradient())
     assert error.outcome == "wrong" and "cut off from autograd" in error.sentence
+
+
+# ------------------------------------------------------------ whatever a worker says
+class Scripted:
+    """Stands in for a worker: it says what it is given, whatever it is asked."""
+
+    other_user = False
+
+    def __init__(self, *said: dict | bytes, printed: bytes = b"", closes: bool = False):
+        self.socket, self.other = socket.socketpair()
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        self.stdout, self.ended = os.fdopen(reading, "rb"), False
+        os.write(writing, printed)
+        os.close(writing)
+        for one in said:
+            self.other.sendall(one if isinstance(one, bytes) else wire.pack_header(
+                {"nonce": "n", **one}))
+        if closes:
+            self.other.shutdown(socket.SHUT_WR)
+
+    def has_ended(self):
+        return self.ended
+
+    def ending(self, seconds):
+        return Ending(3)
+
+    def end(self):
+        self.ended = True
+
+    def close(self):
+        self.socket.close()
+        self.other.close()
+        self.stdout.close()
+
+
+READY = {"nonce": "", "confined": ["network", "files"], "pid": 0}
+FAILED = {"ok": False, "outcome": "crashed", "sentence": "no", "line": 3, "detail": "trace", "id":
+          "", "fatal": False}
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """scripted(what the worker says, ...) -> a session with it."""
+    monkeypatch.setattr(session_module.secrets, "token_hex", lambda n: "n")
+    opened = []
+
+    def speak(*said, **how):
+        opened.append(Scripted(*said, **how))
+        return Session(opened[-1], 60.0)
+
+    yield speak
+    for worker in opened:
+        worker.close()
+
+
+def finding_of(session) -> SubmissionError:
+    with pytest.raises(SubmissionError) as caught:
+        session.step({})
+    return caught.value
+
+
+def test_a_worker_says_once_how_it_is_confined(scripted):
+    session = scripted(READY, {"ok": True, "examples": [1]}, {"ok": True, "examples": [2]})
+    assert (session.step({}), session.step({})) == ([1], [2])
+    assert session.started and session.confined == ("network", "files") and not session.gone
+
+
+@pytest.mark.parametrize("said", [
+    {"nonce": "another", "ok": True}, {**FAILED, "outcome": "pass"},
+    {**FAILED, "outcome": "grader_fault"}, {**FAILED, "outcome": "timeout"}, {"ok": False},
+    wire.LENGTH.pack(session_module.MAX_HEADER + 1), wire.LENGTH.pack(4) + b"[[[["])
+def test_what_is_no_answer_ends_the_worker(scripted, said):
+    session = scripted(READY, said)
+    error = finding_of(session)
+    assert (error.outcome, error.fatal, session.gone, session.worker.ended) == (
+        "crashed", True, True, True)
+    assert error.sentence == "the file under test broke the channel to the grader"
+    assert "ended earlier" in finding_of(session).sentence
+
+
+@pytest.mark.parametrize("more, field, value", [
+    ({"id": min(wire.OBSERVED)}, "id", min(wire.OBSERVED)),
+    ({"id": "one-of-its-own"}, "id", ""), ({"line": "3"}, "line", None), ({}, "line", 3),
+    ({"column": 7}, "column", 7), ({"column": None}, "column", None),
+    ({"lines": [9, "x", 3]}, "lines", (9, 3)), ({}, "lines", ()),
+    ({"sentence": "a\x1b[31m"}, "sentence", "a\\x1b[31m"), ({"outcome": "skipped"}, "outcome",
+                                                          "skipped"),
+    ({"detail": "\x1b"}, "detail", "before\n\n\\x1b")])
+def test_the_words_of_a_worker_are_shown_and_never_trusted(scripted, more, field, value):
+    session = scripted(READY, FAILED | more, printed=b"before\n")
+    assert getattr(finding_of(session), field) == value and not session.gone
+
+
+def test_an_error_that_the_worker_does_not_survive_ends_it(scripted):
+    session = scripted(READY, FAILED | {"fatal": True})
+    assert finding_of(session).fatal and session.gone and session.worker.ended
+
+
+@pytest.mark.parametrize("phase, said", [
+    ([], "the file ended its own process with exit code 3 during a call"),
+    ([{"phase": "compile"}], "the file ended its own process with exit code 3 while its kernels "
+                             "compiled"),
+    ([{"phase": "compile"}, {"phase": "case"}, {"phase": "an own one"}],
+     "the file ended its own process with exit code 3 during a call")])
+def test_a_worker_that_ended_says_what_it_was_doing(scripted, phase, said):
+    error = finding_of(scripted(READY, *phase, closes=True))
+    assert (error.outcome, error.sentence) == ("crashed", said)
+
+
+@pytest.mark.parametrize("other_user, hint", [(True, "; --worker-user none may help"), (False, "")])
+def test_a_worker_that_does_not_start_is_no_fault_of_the_file(scripted, other_user, hint):
+    session = scripted(closes=True, printed=b"no such user")
+    session.worker.other_user = other_user
+    error = finding_of(session)
+    assert (error.outcome, error.detail) == ("grader_fault", "no such user")
+    assert error.sentence == f"the worker process did not start (exit code 3){hint}"
+
+
+def test_a_worker_that_starts_too_slowly_is_no_fault_of_the_file(scripted, monkeypatch):
+    monkeypatch.setattr(session_module, "START_SECONDS", 0.01)
+    error = finding_of(scripted())
+    assert error.outcome == "grader_fault"
+    assert error.sentence == "no answer within 0.01 s while Python and PyTorch started"
+
+
+def test_tiles_and_launches_that_a_worker_claims_are_within_bounds(scripted):
+    call = double_call(inputs={"q": TensorInput.dense(torch.zeros(1, 1, 4, 2))})
+    flags = bytes([0, 1] * 16)
+    session = scripted(READY, {"ok": True}, flags + flags + wire.raw_bytes(torch.tensor([0, 99])))
+    read, together, tiles = session.walk(call)
+    assert tiles == (1, 4) and read.shape == together.shape == (2, 4, 4)
+    launch = {"kernel": "k", "tensors": {}, "programs": []}
+    session = scripted(READY, {"ok": True, "launches": [launch] * 99})
+    assert len(session.accesses(call)) == 16
 
 
 # ---------------------------------------------------------------------- traces
@@ -369,6 +506,7 @@ def test_a_broken_or_forged_channel_is_a_crash(name):
 ])
 def test_a_hang_ends_at_the_deadline_and_says_where(name, limit, sentence, monkeypatch):
     monkeypatch.setattr(session_module, "look_below", lambda pid: (0.0, False))
+    monkeypatch.setattr(session_module, "ENDLESS_SECONDS", 0.5)  # for other files
     error = finding(name, **{limit: 1.0})
     assert (error.outcome, error.sentence, error.fatal) == ("timeout", sentence, True)
 
