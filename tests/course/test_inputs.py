@@ -36,6 +36,41 @@ def test_views_are_right_and_nan_lies_everywhere_around_them(layout):
     assert torch.isnan(sent.storage[0]) and torch.isnan(sent.storage[-1])
 
 
+@pytest.mark.parametrize(("shape", "layout", "stride", "offset"), [
+    ((2, 3, 5, 8), "guarded", (120, 40, 8, 1), 64),
+    ((2, 3, 5, 8), "transposed", (120, 8, 24, 1), 64),
+    ((2, 3, 5, 8), "packed", (360, 8, 72, 1), 64),  # one of three in each row
+    ((2, 3, 5, 8), "cached", (320, 80, 8, 1), 64),  # 5 of 10 rows, 3 of 4 heads
+    ((2, 3, 5, 8), "wide", (240, 80, 16, 1), 64),
+    ((2, 3, 5, 8), "gapped", (416, 104, 13, 1), 64),
+    ((2, 3, 5, 8), "odd", (320, 80, 8, 1), 65),
+    ((2, 3, 5, 8), "last", (240, 80, 16, 2), 64), ((2, 3, 5, 8), "third", (360, 120, 24, 3), 64),
+    ((4, 6), "transposed", (1, 7), 64), ((4, 6), "gapped", (11, 1), 64),
+    ((4, 6), "odd", (6, 1), 65), ((4, 6), "last", (12, 2), 64),
+    ((6,), "last", (2,), 64), ((6,), "odd", (1,), 65),
+    ((2, 3, 5, 8), "dense", (120, 40, 8, 1), 0), ((2, 3, 5, 8), "expanded", (40, 0, 8, 1), 0),
+    ((4, 6), "expanded", (0, 1), 0)])
+def test_a_layout_has_its_strides_and_its_first_element(shape, layout, stride, offset):
+    sent = inputs.lay_out(torch.randn(1, *shape[1:]).expand(shape), layout)
+    assert (sent.shape, sent.stride, sent.offset) == (shape, stride, offset)
+
+
+@pytest.mark.parametrize(("layout", "last"), [
+    ("views", (1, 1, 1)), ("mixed", (1, 1, 1)), ("last", (2, 3, 2)), ("odd.dense.last", (1, 1, 2))])
+def test_tensors_of_one_shape_have_strides_of_their_own(layout, last):
+    sent = inputs.build(Case(3, "robust", 40, HQ=2, HKV=2, B=2, layout=layout), 0).call.inputs
+    assert tuple(sent[name].stride[-1] for name in "qkv") == last
+    assert len({(sent[name].stride, sent[name].offset) for name in "qkv"}) == (
+        2 if layout == "last" else 3)
+
+
+def test_x_and_w_have_layouts_of_their_own():
+    sent = inputs.build(Case(2, "robust", 40, M=7, layout="mixed"), 0).call.inputs
+    assert (sent["x"].stride[0], sent["w"].stride) == (1, (2,))
+    sent = inputs.build(Case(2, "robust", 40, M=7, layout="dense.last"), 0).call.inputs
+    assert (sent["x"].stride, sent["w"].stride) == ((40, 1), (2,))
+
+
 def test_a_far_key_is_beyond_32_bits_and_the_other_inputs_are_not():
     built = inputs.build(Case(3, "robust", 20, B=3, layout="far", apart="k"), 0)
     q, k = built.call.inputs["q"], built.call.inputs["k"]
@@ -103,6 +138,89 @@ def test_shift_moves_all_logits_by_128(sign):
     assert abs(logits.mean() - float(sign + "128")) < 2
 
 
+def logits(case: Case) -> torch.Tensor:
+    """Of the first head: queries x keys."""
+    q, k = (inputs.build(case, 0).tensors[name][0, 0].double() for name in "qk")
+    return q @ k.mT * case.D**-0.5
+
+
+@pytest.mark.parametrize(("family", "first", "last"), [
+    ("deep", -1024, -1024), ("abyss", -20000, -20000), ("peak", 20000, 20000), ("rising", 0, 40),
+    ("steep", 0, 400), ("falling", 200, 0), ("signs", -200, 60), ("easing", 40, 0)])
+def test_scores_lie_where_their_family_says_at_the_first_and_last_key(family, first, last):
+    found = logits(Case(3, "robust", 160, D=64, family=family)).mean(0)
+    for at, wanted in ((0, first), (-1, last)):
+        assert abs(found[at] - wanted) < 1 + 0.001 * abs(wanted)
+
+
+def test_each_row_of_levels_has_a_level_of_its_own():
+    found = logits(Case(3, "robust", 160, D=64, dtype=torch.float32, family="levels")).mean(1)
+    assert abs(found[0]) < 1 and abs(found[-1] - 400) < 1 and (found.diff() > 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "power"), [(torch.float16, 18.5), (torch.bfloat16, 16)])
+def test_one_heavy_key_outweighs_each_of_the_others_by_far(dtype, power):
+    case = Case(3, "robust", 40, dtype=dtype, family="heavy")
+    found = logits(case) / torch.log(torch.tensor(2.0))
+    assert (abs(found[:, 0] - found[:, 1] - power) < 0.1).all() and (found[:, 1:] == 0).all()
+
+
+@pytest.mark.parametrize(("case", "scale"), [
+    (Case(3, "robust", 400, D=64, family="hot"), 4),
+    (Case(8, "robust", 400, D=64, family="hot", grads=("q",)), 2)])
+def test_hot_queries_are_as_large_as_right_gradients_allow(case, scale):
+    found = inputs.build(case, 0).tensors
+    assert abs(found["q"].double().std() - scale) < 0.1 and abs(found["k"].double().std() - 1) < 0.1
+
+
+@pytest.mark.parametrize(("case", "edges"), [
+    (Case(3, "robust", 100, D=64, family="needles"), lambda i: (i, 99, 64)),
+    (Case(4, "robust", 100, D=64, is_causal=True, family="needles"), lambda i: (i, i + 1, i - 1)),
+    (Case(7, "robust", 100, D=64, is_causal=True, window=9, sinks=4, family="needles"),
+     lambda i: (i, i + 1, i - 1, i - 8, i - 9, 3, 4))])
+def test_needles_point_at_both_sides_of_every_edge_of_the_mask(case, edges):
+    found, v = logits(case).argmax(1), inputs.build(case, 0).tensors["v"][0, 0]
+    assert [int(found[i]) for i in range(20, 60)] == [
+        edges(i)[i % len(edges(i))] for i in range(20, 60)]
+    assert (v.sum(1) == 1).all() and all(v[j, j % 64] == 1 for j in range(100))
+
+
+@pytest.mark.parametrize("case", [Case(3, "robust", 200, D=64, family="cancel"),
+                                  Case(2, "robust", 200, M=9, family="cancel")])
+def test_sums_that_cancel_grow_for_half_the_way_and_come_back(case):
+    found = inputs.build(case, 0).tensors
+    terms = found["v"][0, 0].double() if "v" in found else (
+        found["x"].double() * found["w"].double()).mT
+    half, whole = terms[:100].sum(0).abs(), terms.sum(0).abs()
+    assert half.mean() > 8 * whole.mean()
+
+
+@pytest.mark.parametrize(("family", "size"), [("randn", 1), ("hot", 30), ("faint", 2.0**-10)])
+def test_x_is_as_large_as_its_family_says(family, size):
+    found = inputs.build(Case(2, "robust", 400, M=99, family=family), 0).tensors
+    assert abs(found["x"].double().std() / size - 1) < 0.05
+
+
+def test_in_stage_2_the_last_column_alone_decides_where_weights_are_one_hot():
+    w = inputs.build(Case(2, "robust", 40, M=7, family="needles"), 0).tensors["w"]
+    assert w.nonzero().tolist() == [[39]] and w[39] == 1
+
+
+SINKS = Case(9, "robust", 40, D=64, HQ=64, HKV=1, is_causal=True, window=9, sink_logits=True)
+
+
+@pytest.mark.parametrize(("changes", "dtype", "mean", "std"), [
+    ({}, torch.float16, 0, 1), ({"layout": "views"}, torch.float32, 0, 1),
+    ({"level": True}, torch.float32, 0, 0),
+    ({"level": True, "family": "shift+"}, torch.float32, 0, 0),
+    ({"level": True, "dtype": torch.float32, "family": "shift+"}, torch.float32, 128, 1),
+    ({"level": True, "dtype": torch.float32, "family": "shift-"}, torch.float32, -128, 1)])
+def test_sink_logits_are_random_or_zero_or_as_large_as_the_scores(changes, dtype, mean, std):
+    found = inputs.build(replace(SINKS, **changes), 0).tensors["sink_logits"]
+    assert found.dtype == dtype and abs(float(found.mean()) - mean) < 0.5
+    assert abs(float(found.double().std()) - std) < 0.3
+
+
 def test_rising_raises_the_maximum_in_every_tile():
     case = Case(3, "robust", 256, D=32, family="rising")
     q, k = (inputs.build(case, 0).tensors[name].double() for name in "qk")
@@ -130,6 +248,35 @@ def test_refilled_inputs_have_new_values_in_the_same_layout():
     assert not torch.equal(old.view(), new.view())
 
 
+@pytest.mark.parametrize(("dout", "stride"), [
+    ("shared", (320, 0, 16, 1)), ("transposed", (640, 16, 32, 1)), ("last", (1280, 640, 32, 2)),
+    ("dense", (640, 320, 16, 1)), ("large", (640, 320, 16, 1))])
+def test_the_gradient_of_the_output_has_the_layout_asked_for(dout, stride):
+    case = Case(8, "robust", 20, HQ=2, HKV=1, B=2, dout=dout, grads=("q", "k", "v"))
+    assert inputs.build(case, 0).call.douts["o"].stride == stride
+
+
+@pytest.mark.parametrize(("case", "late"), [
+    (Case(3, "standard", 20), True), (Case(3, "robust", 20), False),
+    (Case(3, "robust", 20, repeats=2), True), (Case(3, "robust", 20, refill=True), True)])
+def test_outputs_are_read_late_where_unfinished_work_would_show(case, late):
+    assert inputs.build(case, 0).call.late == late
+
+
+def test_cases_of_the_contract_run_on_few_multiprocessors():
+    few, many = (inputs.build(Case(3, "robust", 20, by_contract=by), 0).call.multiprocessors
+                 for by in (True, False))
+    assert few < many
+
+
+@pytest.mark.parametrize(("case", "entry"), [
+    (Case(2, "robust", 20, M=7), ""),
+    (Case(2, "robust", 20, M=7, grads=("x",)), "weighted_row_sum"),
+    (Case(8, "robust", 20, grads=("q",)), "")])
+def test_only_gradients_of_row_sums_have_an_entry_of_their_own(case, entry):
+    assert inputs.build(case, 0).call.entry == entry
+
+
 def test_an_expanded_gradient_has_one_number_behind_it():
     case = Case(8, "robust", 20, HQ=2, HKV=1, dout="expanded", grads=("q", "k", "v"))
     built = inputs.build(case, 0)
@@ -154,6 +301,8 @@ def test_arguments_that_are_left_out_are_those_with_a_default_alone():
 def test_an_output_that_is_not_used_has_no_gradient_to_send():
     built = inputs.build(Case(1, "robust", 20, grads=("q",), unused="lse"), 0)
     assert set(built.call.douts) == {"o"} and set(built.upstream) == {"dout"}
+    built = inputs.build(Case(1, "robust", 20, grads=("q",), unused="o"), 0)
+    assert set(built.call.douts) == {"lse"} and not built.upstream["dout"].any()
 
 
 def test_a_call_in_between_has_another_mask_or_scale_wherever_the_stage_has_any():
@@ -163,6 +312,14 @@ def test_a_call_in_between_has_another_mask_or_scale_wherever_the_stage_has_any(
         assert call.between != (call.args, call.kwargs)
     call = inputs.build(Case(3, "robust", 20), 0).call
     assert call.between == (call.args, call.kwargs)
+
+
+@pytest.mark.parametrize(("window", "sinks", "others"), [(9, 4, (2, 2)), (9, 2, (2, 3)),
+                                                         (1, 4, (5, 2))])
+def test_a_call_in_between_changes_window_sinks_and_scale(window, sinks, others):
+    call = inputs.build(Case(9, "robust", 20, window=window, sinks=sinks, is_causal=True), 0).call
+    args, kwargs = call.between
+    assert args[3:] == others and kwargs["scale"] == 2 * 16**-0.5 and kwargs["is_causal"]
 
 
 def test_arguments_are_those_of_the_stage():
@@ -176,13 +333,14 @@ def test_arguments_are_those_of_the_stage():
 
 
 def test_other_numbers_are_other_and_a_refilled_case_takes_those_of_its_refill():
-    case = Case(3, "robust", 40, refill=True)
+    case = Case(3, "robust", 40, refill=True, repeats=3)
     built, other = inputs.build(case, 0), inputs.other_numbers(case, 0)
     assert torch.equal(other.tensors["q"], built.refilled["q"])
+    assert other.call.refill is None and other.call.repeats == 1
     case = replace(case, refill=False, family="real", D=32)
     built, other = inputs.build(case, 0), inputs.other_numbers(case, 0)
     assert not torch.equal(other.tensors["q"], built.tensors["q"])
-    assert other.call.refill is None and other.call.repeats == 1 and other.seed == 0
+    assert other.seed == 0
 
 
 def test_other_numbers_are_those_of_the_case_with_another_seed():
