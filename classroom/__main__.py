@@ -10,7 +10,22 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from classroom import settings
+from classroom import audit, gradebook, grades, machine, settings, slurm, standing
+from classroom.alike import alike
+from classroom.batch import Batch
+from classroom.gather import Submitted, gather
+from classroom.reports import (
+    as_json,
+    grades_csv,
+    junit,
+    read_reports,
+    student_report,
+    to_look_at,
+    undecided,
+)
+from classroom.store import Settings, Store, check_ours, put
+from grader import starter
+from grader.assignment import record
 from grader.cli import add_option as _add
 from grader.course.stages import STAGES
 from grader.host import files
@@ -148,10 +163,8 @@ def _check_positive(arguments, *names: str) -> None:
 
 def _stages(text: str) -> list[int]:
     """The stages of --stages, in order."""
-    from grader.starter import parse_stages
-
     try:
-        stages = sorted(set(parse_stages(text)))
+        stages = sorted(set(starter.parse_stages(text)))
         if not set(stages) <= set(STAGES):
             raise argparse.ArgumentTypeError(f"want stages of 1-{max(STAGES)}; got {text}")
     except argparse.ArgumentTypeError as error:
@@ -162,13 +175,7 @@ def _stages(text: str) -> list[int]:
 def grade(arguments, wanted: dict) -> int:
     """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
     of class.toml."""
-    from classroom import audit, grades, machine, standing
-    from classroom.batch import Batch
-    from classroom.gather import Submitted, gather
-    from classroom.pages import zipped
-    from classroom.reports import read_reports, student_report, undecided
-    from classroom.store import Settings, Store, check_ours
-    from grader.assignment import record
+    from classroom.pages import zipped  # needs jinja2
 
     stages = _stages(arguments.stages)
     cases = ""
@@ -334,9 +341,6 @@ def grade(arguments, wanted: dict) -> int:
 
 def spread(arguments, cluster: str = "slurm") -> int:
     """Run `grade --slurm`: wait for the tasks, which write the tables."""
-    from classroom import slurm
-    from classroom.reports import read_reports, to_look_at
-
     progress = Progress()
     try:
         failed = slurm.spread(arguments, progress.live, cluster)
@@ -359,9 +363,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
           notes: dict[tuple, str]) -> int:
     """Write the tables of what is known so far, and print their last line.  notes: see
     summary.page()."""
-    from classroom import feedback, summary
-    from classroom.alike import alike
-    from classroom.reports import as_json, grades_csv, junit, to_look_at
+    from classroom import feedback, summary  # import torch
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
@@ -390,10 +392,6 @@ def write(students, stages, reports, store, progress, interrupted: bool,
 
 def book(arguments) -> int:
     """Run `gradebook`."""
-    from classroom import gradebook
-    from classroom.reports import read_reports, undecided
-    from classroom.store import put
-
     _check_positive(arguments, "scale")
     if arguments.scale and not (arguments.canvas or arguments.moodle):
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
@@ -416,8 +414,6 @@ def book(arguments) -> int:
 def filled(arguments, results: Path, most: float, graded: list[dict]
            ) -> tuple[dict[Path, bytes], list[str]]:
     """For --canvas and --moodle: the files to upload; lines on what a person has to look at."""
-    from classroom import gradebook
-
     made, said = {}, []
     for system in ("canvas", "moodle"):
         if exported := getattr(arguments, system):
@@ -432,8 +428,7 @@ def filled(arguments, results: Path, most: float, graded: list[dict]
 
 def board(arguments) -> int:
     """Run `leaderboard`."""
-    from classroom import leaderboard, machine
-    from classroom.store import put
+    from classroom import leaderboard
 
     if arguments.verify < 0:
         raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
@@ -461,8 +456,7 @@ def board(arguments) -> int:
 
 def pack(arguments) -> int:
     """Run `kit`."""
-    from classroom import kit
-    from grader import starter
+    from classroom import kit  # imports torch
 
     out, is_folder = arguments.out, arguments.platform == "classroom50"
     if out.exists() or not out.resolve().parent.is_dir():

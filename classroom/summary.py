@@ -13,7 +13,6 @@ from classroom.reports import UNSETTLED, WORDS, explanation, is_graded, named, t
 from grader.host.doctor import CLOSED
 from grader.report.screen import HELD
 
-BINS = 10  # in the histogram of points
 MOST_SHOWN = 12  # mistakes
 QUIET = UNSETTLED | {"missing", "not_started", "unfinished"}  # they show no mistakes
 
@@ -25,8 +24,8 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
     return rendered(
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
-        mistakes=mistakes(reports), steps=steps(reports), histogram=histogram(reports), words=WORDS,
-        alike=alike, explanation=explanation, quiet=QUIET,
+        mistakes=mistakes(reports), steps=steps(reports), words=WORDS, alike=alike,
+        explanation=explanation, quiet=QUIET,
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
         credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
@@ -70,25 +69,12 @@ def steps(reports: list[dict]) -> list[dict]:
         int(part) for part in id.split(".")])]
 
 
-def histogram(reports: list[dict]) -> list[dict]:
-    """How many students are in each tenth of the points."""
-    settled = list(filter(is_graded, reports))
-    bins = [0] * BINS
-    for report in settled:
-        bins[min(BINS - 1, int(BINS * report["points"] / (report["max_points"] or 1)))] += 1
-    return [{"from": 100 * i // BINS, "to": 100 * (i + 1) // BINS, "count": count,
-             "share": count / max(1, *bins)} for i, count in enumerate(bins)]
-
-
 def _column(reports: list[dict], i: int) -> dict:
     """One stage over the class."""
     stages = [report["stages"][i] for report in reports]
-    times = sorted(stage["benchmark"]["ms"] for stage in stages
-                   if stage["benchmark"] and stage["benchmark"]["ms"])
     counts = Counter(stage["outcome"] for stage in stages)
     return {"stage": stages[0]["stage"], "title": stages[0]["title"], "total": len(stages),
-            "counts": {name: counts[name] for name in WORDS if counts[name]},
-            "ms": (times[0], statistics.median(times), times[-1]) if times else None}
+            "counts": {name: counts[name] for name in WORDS if counts[name]}}
 
 
 def _isolation(confined: list[str]) -> str:

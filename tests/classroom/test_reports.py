@@ -98,7 +98,6 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert [to_look_at(each) for each in (eve, near, gone, anna)] == [True, True, False, False]
     assert "the median has 230 of" in " ".join(
         summary.page([eve, gone, anna], NOBODY, NOON, Path("out"), {}).decode().split())
-    assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
 def test_files_of_no_graded_stage_are_for_a_person_and_no_0(tmp_path):
@@ -267,15 +266,6 @@ def test_a_command_of_the_page_names_the_students_own_folder_quoted(tmp_path):
     assert ("again: python autograder.py --p1 --submission &#39;my results/submissions/Otto Aber"
             "&#39; --seed 7 --case standard/one") in page
     assert again in junit(reports).decode()
-
-
-def test_the_distribution_counts_every_settled_student_once(tmp_path):
-    reports = book(tmp_path, {"a": {1: stage(1, "pass", 100.0), 2: stage(2, "pass", 100.0)},
-                              "b": {1: stage(1, "pass", 100.0)}, "c": {1: None}, "d": {}}, (1, 2))
-    bins = summary.histogram(reports)
-    total = sum(s["max_points"] for s in reports[0]["stages"])
-    assert sum(each["count"] for each in bins) == 2 and bins[0]["count"] == 0
-    assert [bins[int(10 * report["points"] / total)]["count"] for report in (reports[1],)] == [1]
 
 
 # --------------------------------------------------------------- a student's own report
