@@ -174,12 +174,13 @@ class Worker:
     source: the file's bytes; empty if the worker waits for its file, or replays.  name:
     "problem_3.py".  compile_for: 90 compiles all launches for sm_90 and runs nothing.  cache:
     Triton's cache; None for a new one that ends with the worker.  pretends: whether there seems to
-    be a GPU where there is none.
+    be a GPU where there is none.  records: whether a trace of every call is kept.
     """
 
     def __init__(self, source: bytes, name: str, *, device: str, interpret: bool,
                  compile_for: int | None = None, cache: Path | None = None,
-                 confinement: Confinement | None = None, pretends: bool = True):
+                 confinement: Confinement | None = None, pretends: bool = True,
+                 records: bool = True):
         confinement = confinement or Confinement()
         self.other_user = confinement.user is not None
         ids = ids_for_worker(confinement.user, cache.name if cache else "")
@@ -210,7 +211,7 @@ class Worker:
                         os.chown(item, *ids)
                 self.fork_server.send({
                     "path": str(self.path), "device": device, "compile_for": compile_for,
-                    "pretends": pretends, "idle": not source, "user": ids,
+                    "pretends": pretends, "records": records, "idle": not source, "user": ids,
                     "own_account": ids != confinement.user,
                     "environment": environment, "memory_bytes": confinement.memory_bytes,
                     "writable": [str(path) for path in (folder, cache) if path],

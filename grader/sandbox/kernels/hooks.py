@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from . import foreign, gpu_only
+from . import foreign, gpu_only, pretend_gpu
 
 UNWRAPPED = "_unwrapped_for_is"  # a name in the interpreter's module, and so in every kernel
 POINTERS = ("create_addptr", "create_splat", "create_expand_dims", "create_broadcast",
@@ -354,7 +354,7 @@ def _lack_a_gpu(core, interpreter) -> None:
     @functools.wraps(run)
     def run_and_compile_nothing(self, *args, **kwargs):
         run(self, *args, **kwargs)
-        return gpu_only.CompiledKernel()
+        return gpu_only.CompiledKernel() if pretend_gpu.installed else None
 
     interpreter.InterpreterBuilder.create_extern_elementwise = elementwise
     interpreter.InterpretedFunction.run = run_and_compile_nothing

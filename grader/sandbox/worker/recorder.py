@@ -374,8 +374,9 @@ def _fields(kind: type) -> list[str]:
 
 
 def uncompiled():
-    """Within `with uncompiled():`, torch.compile has no effect."""
-    if "torch._dynamo" in sys.modules:
+    """Within `with uncompiled():`, torch.compile has no effect.  flex_attention imports Dynamo when
+    it is first called, which would then compile the recorder."""
+    if sys.modules.keys() & {"torch._dynamo", "torch.nn.attention.flex_attention"}:
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
 

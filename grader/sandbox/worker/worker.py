@@ -55,6 +55,7 @@ class Server:
         self.name = ""
         self.prepared: dict = {}
         self.recorder = recorder
+        self.records = config["records"]  # otherwise torch.compile compiles
         self.replaying: replay.Replay | run_step.Memory | None = None  # under way
         self.compiler = None
         if config["compile_for"]:
@@ -180,14 +181,14 @@ class Server:
         self.races.begin()
         for _ in range(request["repeats"]):
             recorders.append(self._recorder(on_device, sent))
-            with recorders[-1]:
+            with self._recording(recorders[-1]):
                 outputs = self._call(request, inputs)
             answers += self._fetch(outputs)
             kept = kept or outputs
         first, *again = recorders
         if request["grads"]:
             first.begin_backward()
-            with first:
+            with self._recording(first):
                 gradients = self._gradients(request, inputs, kept, upstream, bool(again))
         race = self.races.end()
         grads = self._fetch(gradients)
@@ -203,7 +204,7 @@ class Server:
                     target = gathered(on_device[name], request["inputs"][name])
                     _plain_copy(target, storage.view(target.shape))
             # Not recorded, so that a file that looks for a recorder finds none.
-            with self.recorder.uncompiled():
+            with self._uncompiled():
                 refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS * request["late"])
         blobs = answers + grads + later + refilled + self._fetch(kept) + after
@@ -216,7 +217,7 @@ class Server:
         """Fetch what shows whether an earlier call affects a later one: the answer to the same
         numbers in another layout; after a call with other numbers and options, the first call's
         gradients once more; and those it returned first, after a backward of other gradients."""
-        with self.recorder.uncompiled():
+        with self._uncompiled():
             restrided = self._fetch(self._call(request, _changed(inputs, _laid_out_otherwise)))
             self._call(request | request["between"],
                        _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
@@ -226,6 +227,12 @@ class Server:
                 other = {name: 0.5 * dout for name, dout in upstream.items()}
                 self._gradients(request, inputs, kept, other)
         return restrided + again + self._fetch(gradients)
+
+    def _recording(self, recording):
+        return recording if self.records else contextlib.nullcontext()
+
+    def _uncompiled(self):
+        return self.recorder.uncompiled() if self.records else contextlib.nullcontext()
 
     def _recorder(self, on_device: dict, sent: dict):
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
