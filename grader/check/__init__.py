@@ -1,0 +1,1 @@
+"""Checks any attention function: python -m grader.check FILE.py[:function]."""

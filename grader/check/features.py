@@ -1,0 +1,155 @@
+"""Lists the features that are checked, and the cases of each.
+
+A case differs from one without its feature in that feature alone.  Only where that one is right
+does the case say anything about the feature.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from grader.check.adapter import QKV, Adapter
+from grader.course.cases import Case
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WINDOW, SINKS, HEADS = 17, 4, dict(HQ=6, HKV=2)
+FEATURES = {  # what --only takes -> the words in the table
+    "output": "output", "lengths": "any length", "causal": "causal", "dq": "dq", "dk": "dk",
+    "dv": "dv", "lse": "lse", "dlse": "gradient of lse", "scale": "scale", "groups": "HQ != HKV",
+    "nq_nk": "NQ != NK", "window": "window", "sink_tokens": "sink tokens",
+    "sink_logits": "sink logits", "dsink": "their gradient", "together": "all together",
+    "dtypes": "dtypes", "head_dims": "head dims", "scores": "large scores", "views": "views",
+    "nan_around": "NaN around", "twice": "called twice", "far": "offsets > 2^31",
+}
+LARGE = ("shift+", "shift-", "deep", "rising", "steep", "falling", "hot", "needles")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call.  with_lse: it returns (o, lse), and with gradients lse has one, too.  last: with a
+    causal mask from the bottom right corner, how many of the case's queries are sent."""
+
+    case: Case
+    with_lse: bool = False
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call, and those that must be right before it says anything.  tensor: the one that counts;
+    "" for all.  is_remark: right 16-bit arithmetic may fail it."""
+
+    asked: Asked
+    without: tuple[Asked, ...] = ()
+    tensor: str = ""
+    is_remark: bool = False
+
+
+def needs(feature: str) -> tuple[str, ...]:
+    """The arguments that an adapter must take."""
+    return {"scale": ("scale",), "window": ("is_causal", "window_size"),
+            "sink_tokens": ("is_causal", "window_size", "sink_size"), "causal": ("is_causal",),
+            "sink_logits": ("sink_logits",), "dsink": ("sink_logits",)}.get(feature, ())
+
+
+def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
+    """The trials of a feature.  plain: the call that has no feature at all."""
+    ragged = replace(plain, N=93, B=1, HQ=3, HKV=3)
+    shapes = (plain, ragged)
+
+    def beside(*changes: dict, of=shapes, grads=((), QKV), **before) -> Iterator[Trial]:
+        """The shapes with these fields, each with what changes, forward and backward."""
+        for change, shape, names in itertools.product(changes, of, grads):
+            case = replace(shape, grads=names, **before)
+            yield Trial(Asked(replace(case, **change)), (Asked(case),))
+
+    match feature:
+        case "output":
+            yield Trial(Asked(plain))
+            yield Trial(Asked(replace(plain, N=256, B=1, HQ=3, HKV=3)))
+        case "lengths":
+            yield from beside({"N": 1}, {"N": 93}, {"N": 129}, of=shapes[:1])
+        case "causal":
+            yield from beside({"is_causal": True})
+        case "dq" | "dk" | "dv":
+            alone = [Asked(replace(plain, grads=(name,))) for name in QKV]
+            yield Trial(alone[QKV.index(feature[1])], (Asked(plain),), f"d_{feature[1]}")
+            yield Trial(Asked(replace(plain, grads=QKV)), tuple(alone), f"d_{feature[1]}")
+        case "lse":
+            for shape in shapes:
+                yield Trial(Asked(shape, with_lse=True), (Asked(shape),))
+        case "dlse":
+            for shape in shapes:
+                both = replace(shape, grads=QKV)
+                yield Trial(Asked(both, with_lse=True), (Asked(shape, with_lse=True), Asked(both)))
+        case "scale":
+            yield from beside({"scale": 0.3}, {"scale": 1.0})
+        case "groups":
+            yield from beside(HEADS, {"HQ": 4, "HKV": 1})
+        case "nq_nk":
+            for N, NK in ((64, 128), (128, 64), (70, 200)):
+                yield from beside({"N": N, "NK": NK}, of=shapes[:1], is_causal=False)
+                if adapter.align == "top-left":
+                    yield from beside({"N": N, "NK": NK}, of=shapes[:1], is_causal=True)
+                elif adapter.align and NK > N:
+                    for names in ((), QKV):
+                        square = replace(plain, N=NK, is_causal=True, grads=names)
+                        yield Trial(Asked(square, last=N), (Asked(square),))
+        case "window":
+            yield from beside({"window": WINDOW}, {"window": 1}, {"window": 1000}, is_causal=True)
+        case "sink_tokens":
+            yield from beside({"sinks": SINKS}, {"sinks": 1}, is_causal=True, window=WINDOW)
+        case "sink_logits":  # among few keys a sink has a large share
+            for masked in dict.fromkeys(("is_causal" in adapter.claims, plain.is_causal)):
+                yield from beside({"sink_logits": True}, is_causal=masked,
+                                  of=(replace(ragged, N=13), *shapes))
+        case "dsink":
+            for shape in (replace(plain, N=13, HQ=4, HKV=4), ragged, replace(plain, HQ=4, HKV=4)):
+                with_sink = replace(shape, sink_logits=True)
+                alone = replace(with_sink, grads=("sink_logits",))
+                three = replace(with_sink, grads=QKV)
+                yield Trial(Asked(alone), (Asked(with_sink),))
+                yield Trial(Asked(replace(three, grads=(*QKV, "sink_logits"))),
+                            (Asked(three), Asked(alone)))
+        case "together":
+            yield from _together(plain, adapter)
+        case "dtypes":
+            for dtype in DTYPES:
+                if dtype != plain.dtype:
+                    yield from beside({"dtype": dtype})
+            for change in ({"family": "shift-"}, {"family": "alike"}, {"dout": "loud"}):
+                for trial in beside(change, dtype=torch.float16, of=shapes[:1], grads=(QKV,)):
+                    yield replace(trial, is_remark=True)
+        case "head_dims":
+            yield from beside(*({"D": D} for D in (8, 16, 32, 80, 128, 256)), of=shapes[:1])
+        case "scores":
+            for trial in beside(*({"family": name} for name in LARGE)):
+                yield replace(trial, is_remark=plain.dtype != torch.float32)
+        case "views":
+            yield from beside(*({"layout": name} for name in (
+                "transposed", "views", "mixed", "last", "shared")))
+            yield from beside({"dout": "transposed"}, {"dout": "expanded"}, grads=(QKV,))
+        case "nan_around":
+            yield from beside({"layout": "guarded"}, {"layout": "gapped"})
+        case "twice":
+            yield from beside({"repeats": 2}, {"refill": True})
+        case "far":
+            half = replace(plain, B=3, N=60, dtype=torch.float16)
+            yield from beside(*({"layout": "far", "apart": name} for name in QKV), of=(half,))
+
+
+def _together(plain: Case, adapter: Adapter) -> Iterator[Trial]:
+    """Several features in one call, each of them right alone."""
+    single = [HEADS]
+    single += [{"is_causal": True, "window": WINDOW}] * ("window_size" in adapter.claims)
+    single += [{"sink_logits": True}] * ("sink_logits" in adapter.claims)
+    if {"sink_size", "window_size"} <= {*adapter.claims}:
+        single.append({"is_causal": True, "window": WINDOW, "sinks": SINKS})
+    many = [pair for pair in itertools.combinations(single, 2)] + [tuple(single)] * (
+        len(single) > 2)
+    for features, names in itertools.product(many, ((), QKV)):
+        fields = {name: value for one in features for name, value in one.items()}
+        alone = [Asked(replace(plain, grads=names, **one)) for one in features]
+        yield Trial(Asked(replace(plain, grads=names, **fields)), tuple(alone))

@@ -1,0 +1,79 @@
+"""Names what is wrong with an answer, as the grader of the course does."""
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import torch
+
+import reference
+from grader.check.adapter import QKV
+from grader.check.asking import Asking, Found
+from grader.diagnosis import attention_map, describe, suspects, wrong_gradients
+from grader.diagnosis.samples import Sample
+
+
+@dataclass(frozen=True)
+class Named:
+    """id: of a mistake or a pattern; words: a sentence; worst: the worst element, "" if unknown."""
+
+    id: str
+    words: str
+    worst: str = ""
+
+
+def name(asking: Asking, found: Found) -> Named:
+    """What is wrong with an answer that is wrong."""
+    if found.reply is None or not found.name:
+        seen = found.check and found.check.diagnosis or {}
+        return Named(found.id or seen.get("id", ""), found.said)
+    sample = found.sample(asking.device)
+    if found.name not in sample.wrong:  # the first of two calls is right
+        return Named("differs-between-calls", found.said)
+    x, exact = sample.got[found.name], sample.exact
+    finding = describe.locate(found.asked.case, exact, found.name, x,
+                              exact.judge(found.name, x))
+    id, words = f"pattern-{finding.id}", finding.seen
+    with contextlib.suppress(ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        if mistake := _mistake(asking, found, sample):
+            id, words = mistake[0], f"{mistake[1][:1].upper()}{mistake[1][1:]}"
+    return Named(id, words.removesuffix(".") + ".", finding.worst)
+
+
+def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | None:
+    """The mistake that gives just these weights or gradients, as its id and in words; else what is
+    special about the weights."""
+    case = found.asked.case
+    if found.asked.last or case.NK is not None and case.is_causal:
+        return _other_corner(found, sample)
+    if found.name != "o":
+        whole = asking.found(replace(found.asked, case=replace(
+            case, grads=tuple(dict.fromkeys((*QKV, *case.grads))))))
+        sample = whole.sample(asking.device) if whole.reply else sample
+        id, words, _ = wrong_gradients.name([sample])
+        if id:
+            return id, words
+    matrix = attention_map.read(
+        asking.ask, case, 0, "d_v" if found.name.startswith("d_") else "o")
+    if matrix is None:
+        return None
+    id, words, _ = suspects.name(matrix, lambda: attention_map.longer(asking.ask, matrix))
+    return (id, words) if id else attention_map.describe(matrix)
+
+
+def _other_corner(found: Found, sample: Sample) -> tuple[str, str] | None:
+    """Whether o is right if the causal mask starts from the other corner."""
+    q, k, v = (sample.built.tensors[name] for name in QKV)
+    NQ, NK = found.asked.last or q.shape[2], k.shape[2]
+    if found.asked.last:
+        other, words = q[:, :, -NQ:], "top left"
+    elif NQ < NK:
+        other, words = torch.cat([q.new_zeros(*q.shape[:2], NK - NQ, q.shape[3]), q], 2), \
+            "bottom right"
+    else:
+        return None
+    o = reference.attention(other, k, v, is_causal=True)["o"][:, :, -NQ:]
+    if torch.allclose(sample.got["o"][:, :, -NQ:], o, rtol=1e-2, atol=1e-2):
+        return "other-corner", f"The causal mask starts from the {words} corner of the scores"
+    return None
+
+

@@ -1,0 +1,77 @@
+"""Makes the rows of the table: a feature, its verdict, and what shows it."""
+
+from dataclasses import dataclass, field
+
+from grader.check.asking import REFUSED, RIGHT, UNCLAIMED, UNKNOWN, WRONG, Asking, Found
+from grader.check.features import needs, trials
+from grader.check.naming import name
+
+
+@dataclass
+class Row:
+    """One feature.  says: why it is not right, in a sentence; mistake: its id; tensor, case, worst:
+    of the call that shows it; right: how many calls were; refused: sentences, with a call of each;
+    remarks: calls on which right 16-bit arithmetic may be wrong, too."""
+
+    feature: str
+    verdict: str
+    says: str = ""
+    mistake: str = ""
+    tensor: str = ""
+    case: str = ""
+    worst: str = ""
+    right: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def row(asking: Asking, feature: str) -> Row:
+    """Check a feature."""
+    made, claims = Row(feature, UNKNOWN), asking.adapter.claims
+    if missing := [one for one in needs(feature) if one not in claims]:
+        return Row(feature, UNCLAIMED, f"no argument {missing[-1]}")
+    if feature == "far" and asking.device == "cpu":
+        return Row(feature, UNKNOWN, "needs a GPU")
+    for trial in trials(feature, asking.plain, asking.adapter):
+        waits = [one for one in map(asking.found, trial.without) if one.verdict != RIGHT]
+        if waits:
+            made.verdict = UNCLAIMED if waits[0].verdict == UNCLAIMED else made.verdict
+            made.says = made.says or (
+                f"the call without it is {waits[0].verdict}: {_words(waits[0])}")
+            continue
+        found = asking.found(trial.asked)
+        verdict = found.of(trial.tensor)
+        if verdict == RIGHT:
+            made.right += 1
+        elif verdict == WRONG and trial.is_remark:
+            made.remarks.append(_words(found))
+        elif verdict == WRONG:
+            return _wrong(asking, made, found, trial.tensor)
+        elif verdict == REFUSED:
+            made.refused.setdefault(found.said, _words(found))
+        else:
+            made.verdict, made.says = verdict, found.said
+    if made.right:
+        made.verdict, made.says = RIGHT, ""
+    elif made.refused:
+        made.verdict, made.says = REFUSED, next(iter(made.refused))
+    elif not made.says:
+        made.says = "no two of these features are claimed"  # together
+    if feature == "nq_nk" and made.right and not asking.adapter.align and "is_causal" in claims:
+        made.says = f"{made.right} calls; not causal, for the file does not say align = ..."
+    return made
+
+
+def _wrong(asking: Asking, made: Row, found: Found, tensor: str) -> Row:
+    found.name = tensor or found.name
+    named = name(asking, found)
+    made.verdict, made.says, made.mistake, made.worst = WRONG, named.words, named.id, named.worst
+    made.tensor, made.case = found.name, _words(found)
+    return made
+
+
+def _words(found: Found) -> str:
+    """The call in words: its shape and what is special about it."""
+    case, last = found.asked.case, found.asked.last
+    label = case.label.replace(f"L={case.N}", f"Lq={last}, Lk={case.N}") if last else case.label
+    return ", ".join(filter(None, (label, case.note, "with lse" * found.asked.with_lse)))

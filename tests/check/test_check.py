@@ -1,0 +1,220 @@
+"""python -m grader.check: right adapters have no wrong row, and a wrong one has the right one."""
+
+import json
+
+import pytest
+
+from grader.assignment.record import ROOT
+from grader.check import adapter, table
+from grader.check.asking import Asking
+from grader.check.features import FEATURES
+from grader.host.processes import Confinement
+from tests.commands import grader
+
+WRONG = ROOT / "tests/check/wrong_adapters.py"
+MASKS = ("output", "causal", "groups", "window", "sink_tokens", "sink_logits", "dsink")
+REPORTED = {  # the function -> the only wrong row, and the mistake's id
+    "lse_detached": ("sink_logits", "sink-share-constant"),
+    "lse_without_gradient": ("sink_logits", "sink-share-constant"),
+    "swallowed": ("sink_logits", "sink-logits-ignored"),
+    "another_name": ("sink_logits", "sink-logits-ignored"),
+    "among_the_scores": ("sink_logits", "sink-logits-ignored"),
+    "first_key_for_sink": ("sink_logits", "effect-weights"),
+    "window_lost": ("window", "window-ignored"),
+    "window_shifted": ("window", "window-plus-one"),
+    "sink_detached": ("dsink", "gradient-missing"),
+    "sink_gradient_zero": ("dsink", "pattern-zero"),
+    "sink_gradient_by_row": ("dsink", "gradient-shape"),
+    "group_not_summed": ("groups", "gradient-shape"),
+}
+TINY = """
+import torch
+
+def attention(q, k, v, *, is_causal{more}):
+    s = q @ k.mT / q.shape[-1]**0.5
+    if is_causal:
+        s = s + torch.full(s.shape[-2:], -torch.inf).triu({corner})
+    {line}
+    return {returned}
+"""
+
+
+def rows(file, features=MASKS, seed=1) -> dict[str, table.Row]:
+    """The rows of an adapter, FILE or FILE:function."""
+    read = adapter.read(str(file))
+    allowed = Confinement(readable=adapter.editable_folders())
+    with Asking(read, "cpu", seed, allowed) as asking:
+        return {feature: table.row(asking, feature) for feature in features}
+
+
+def tiny(tmp_path, returned="s.softmax(-1) @ v", line="", more="", corner="1", top="") -> str:
+    file = tmp_path / "tiny.py"
+    file.write_text(top + TINY.format(more=more, corner=corner, line=line, returned=returned))
+    return str(file)
+
+
+def verdicts(found: dict[str, table.Row]) -> dict[str, str]:
+    return {feature: row.verdict for feature, row in found.items()}
+
+
+def wrong(found: dict[str, table.Row]) -> list[str]:
+    return [f"{feature}: {row.says}" for feature, row in found.items() if row.verdict == "wrong"]
+
+
+def check(*arguments):
+    return grader(*arguments, program="grader/check/__main__.py")
+
+
+# --------------------------------------------------------------------- right adapters
+def test_plain_attention_with_everything_is_right_in_every_row():
+    found = verdicts(rows(ROOT / "examples/check/eager.py", FEATURES))
+    assert found.pop("far") == "not checked" and {*found.values()} == {"right"}
+
+
+def test_sdpa_is_right_in_all_that_it_takes():
+    found = verdicts(rows(ROOT / "examples/check/sdpa.py", FEATURES))
+    assert [name for name, verdict in found.items() if verdict != "right"] == [
+        "lse", "dlse", "window", "sink_tokens", "sink_logits", "dsink", "together", "far"]
+    assert "wrong" not in found.values() and "refused" not in found.values()
+
+
+def test_flex_attention_has_no_wrong_row_and_refuses_a_backward_on_a_cpu():
+    found = rows(ROOT / "examples/check/flex.py", FEATURES)
+    assert wrong(found) == [] and found["window"].verdict == found["sink_logits"].verdict == "right"
+    assert found["dq"].verdict == "refused" and "backward on CPU" in found["dq"].says
+
+
+@pytest.mark.interpreter
+def test_sink_attn_is_right_in_the_interpreter():
+    features = ("output", "causal", "dq", "lse", "dlse", "groups", "window", "sink_tokens",
+                "sink_logits", "dsink", "nan_around")
+    assert {*verdicts(rows(ROOT / "examples/check/sink.py", features)).values()} == {"right"}
+
+
+@pytest.mark.slow
+@pytest.mark.interpreter
+def test_sink_attn_is_right_in_every_row_that_it_takes():
+    found = rows(ROOT / "examples/check/sink.py", FEATURES)
+    assert wrong(found) == [] and found["nq_nk"].verdict == "refused"
+
+
+# ----------------------------------------------------------------- reported mistakes
+@pytest.mark.parametrize("function", REPORTED)
+def test_a_reported_mistake_is_named_in_its_row_and_only_there(function):
+    found = rows(f"{WRONG}:{function}")
+    red = [(row.feature, row.mistake) for row in found.values() if row.verdict == "wrong"]
+    assert red == [REPORTED[function]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", REPORTED)
+def test_a_reported_mistake_makes_no_other_row_wrong_either(function):
+    found = rows(f"{WRONG}:{function}", FEATURES, seed=2)
+    assert [row.feature for row in found.values() if row.verdict == "wrong"] == [
+        REPORTED[function][0]]
+
+
+# ------------------------------------------------------------------- what a row says
+def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
+    found = rows(tiny(tmp_path, "(s - 1e-3 * s.abs()).softmax(-1) @ v"), ("output", "dq", "views"))
+    assert verdicts(found) == {"output": "wrong", "dq": "not checked", "views": "not checked"}
+    assert "the call without it is wrong" in found["views"].says
+
+
+def test_what_raises_is_refused_with_its_sentence_and_line(tmp_path):
+    file = tiny(tmp_path, line="if scale: raise ValueError('want no scale')", more=", scale=None")
+    found = rows(file, ("output", "scale"))["scale"]
+    assert found.verdict == "refused" and found.says == "ValueError: want no scale (tiny.py:8)"
+
+
+def test_options_that_the_signature_lacks_are_not_claimed_and_kwargs_claim_all(tmp_path):
+    assert verdicts(rows(tiny(tmp_path), ("scale", "lse"))) == {
+        "scale": "not claimed", "lse": "not claimed"}
+    found = rows(tiny(tmp_path, more=", **kwargs"), ("scale", "sink_logits"))
+    assert verdicts(found) == {"scale": "wrong", "sink_logits": "wrong"}
+
+
+def test_an_lse_in_base_2_and_an_lse_without_gradient_are_found(tmp_path):
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1) / 0.6931471805599453")
+    assert rows(file, ("lse",))["lse"].mistake == "lse-in-base-2"
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1).detach()")
+    assert verdicts(rows(file, ("lse", "dlse"))) == {"lse": "right", "dlse": "refused"}
+
+
+@pytest.mark.parametrize("align", adapter.CORNERS)
+def test_the_corner_of_the_causal_mask_is_the_one_that_the_file_says(tmp_path, align):
+    file = tiny(tmp_path, corner="1 + s.shape[-1] - s.shape[-2]", top=f'align = "{align}"\n')
+    found = rows(file, ("nq_nk",))["nq_nk"]
+    if align == "bottom-right":
+        assert found.verdict == "right"
+    else:
+        assert found.mistake == "other-corner" and "bottom right corner" in found.says
+
+
+def test_a_corner_that_is_not_said_is_not_checked(tmp_path):
+    file = tiny(tmp_path, corner="1 + s.shape[-1] - s.shape[-2]")
+    found = rows(file, ("nq_nk",))["nq_nk"]
+    assert found.verdict == "right" and "not causal" in found.says
+
+
+def test_state_from_call_to_call_is_found(tmp_path):
+    top = "kept = {}\n"
+    line = "s = kept.setdefault(s.shape, s.detach()) if not s.requires_grad else s"
+    found = rows(tiny(tmp_path, line=line, top=top), ("output", "twice"))
+    assert verdicts(found) == {"output": "right", "twice": "wrong"}
+
+
+def test_strides_that_are_taken_for_granted_are_found(tmp_path):
+    returned = "s.softmax(-1) @ v.as_strided(v.shape, torch.empty(v.shape).stride())"
+    found = rows(tiny(tmp_path, returned), ("output", "views", "nan_around"))
+    assert verdicts(found)["output"] == "right" and verdicts(found)["views"] == "wrong"
+
+
+def test_a_call_that_kills_its_process_is_wrong_and_not_refused(tmp_path):
+    line = "if scale: import os; os.abort()"
+    found = rows(tiny(tmp_path, line=line, more=", scale=None"), ("scale", "causal"))
+    assert verdicts(found) == {"scale": "wrong", "causal": "right"}
+
+
+# ------------------------------------------------------------------------ the command
+def test_the_command_prints_the_table_and_writes_it_as_json(tmp_path):
+    file = tmp_path / "found.json"
+    done = check(f"{WRONG}:window_lost", "--only", "window", "--seed", 5, "--json", file)
+    assert done.returncode == 1, done.stderr
+    assert "There is no window: query i sees keys 0 ... i." in done.stdout
+    assert "--only window --seed 5" in " ".join(done.stdout.split())
+    said = json.loads(file.read_text())
+    assert said["seed"] == 5 and said["takes"] == ["is_causal", "window_size", "scale"]
+    [row] = said["features"]
+    assert (row["verdict"], row["mistake"], row["tensor"]) == ("wrong", "window-ignored", "o")
+
+
+def test_the_exit_code_is_0_if_nothing_is_wrong_and_1_if_the_plain_call_fails(tmp_path):
+    assert check(tiny(tmp_path), "--only", "output").returncode == 0
+    failing = check(tiny(tmp_path, line="raise RuntimeError('no')"), "--only", "causal")
+    assert failing.returncode == 1 and "not checked" in failing.stdout
+
+
+def test_a_fault_of_the_check_has_an_exit_code_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "row", lambda *args: 1 / 0)
+    assert check(tiny(tmp_path)).returncode == 3
+
+
+@pytest.mark.parametrize(("text", "arguments", "said"), [
+    (None, (), "want a file, FILE.py or FILE.py:function; got"),
+    ("def other(): pass", (), "want a function attention in"),
+    ("def attention(query, key, value): pass", (), "want attention(q, k, v, *, is_causal"),
+    ("def attention(q, k, v, bias): pass", (), "want attention(q, k, v, *, is_causal"),
+    ("def attention(q, k, v:", (), "want a Python file; got"),
+    ("align = 'left'\ndef attention(q, k, v): pass", (), 'want align = "top-left" or'),
+    ("def attention(q, k, v): pass", ("--only", "sinks"), "--only: want one of output, lengths"),
+    ("def attention(q, k, v): pass", ("--seed", "-1"), "--seed: want a number of 0 or more"),
+    ("def attention(q, k, v): pass", ("--json", "no/such/x"), "--json: want a file in a directory"),
+    ("import nothing\ndef attention(q, k, v): pass", (), "want a file that can be imported; got"),
+])
+def test_bad_usage_is_refused_with_what_was_wanted(tmp_path, text, arguments, said):
+    file = tmp_path / "file.py"
+    if text is not None:
+        file.write_text(text)
+    done = check(file, *arguments)
+    assert done.returncode == 2 and f"error: {said}" in done.stderr

@@ -1,0 +1,156 @@
+"""Two stand-ins for each of six mistakes that were reported of released attention, for the check.
+
+The reports: lse cut from the graph (pytorch/torchtitan#4796); the sinks swallowed by **kwargs
+(vllm-project/vllm#52156); the sinks among the scores, before the softmax
+(huggingface/transformers#41083); arguments that a long positional call lost
+(sgl-project/sglang#34463); a sink without a gradient (NVIDIA/TransformerEngine#3551); gradients of
+another shape.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def plain(q, k, v, is_causal, window_size=None, sink_size=0, scale=None, bias=None):
+    """-> o and lse, without sink logits.  bias: of the scores, (HQ, 1, 1)."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    s = q.float() @ k.float().mT * (q.shape[-1]**-0.5 if scale is None else scale)
+    s = s if bias is None else s + bias
+    query, key = (torch.arange(n, device=q.device) for n in s.shape[-2:])
+    age = query[:, None] - key
+    keep = (age >= 0) | (not is_causal)
+    if window_size is not None:
+        keep = keep & ((age < window_size) | (key < sink_size))
+    s = s.masked_fill(~keep, -torch.inf)
+    return (s.softmax(-1) @ v.float()).to(q.dtype), s.logsumexp(-1)
+
+
+def share(lse, sink_logits):
+    """What the sinks leave of o."""
+    return torch.exp(lse - torch.logaddexp(lse, sink_logits.float()[:, None]))[..., None]
+
+
+# --------------------------------------------------------------- lse is cut from the graph
+def lse_detached(q, k, v, *, is_causal, window_size=None, scale=None, sink_logits=None):
+    o, lse = plain(q, k, v, is_causal, window_size, 0, scale)
+    return o if sink_logits is None else (o * share(lse.detach(), sink_logits)).to(q.dtype)
+
+
+class Varlen(torch.autograd.Function):
+    """Attention whose backward leaves out the gradient of its lse."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.save_for_backward(q, k, v)
+        ctx.is_causal = is_causal
+        return plain(q, k, v, is_causal)
+
+    @staticmethod
+    def backward(ctx, do, dlse):
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            return *torch.autograd.grad(plain(*inputs, ctx.is_causal)[0], inputs, do), None
+
+
+def lse_without_gradient(q, k, v, *, is_causal, sink_logits=None):
+    o, lse = Varlen.apply(q, k, v, is_causal)
+    return o if sink_logits is None else (o * share(lse, sink_logits)).to(q.dtype)
+
+
+# ------------------------------------------------------------------ swallowed by **kwargs
+def inner(q, k, v, is_causal, scaling=None, **kwargs):
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=is_causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def swallowed(q, k, v, *, is_causal, scale=None, sink_logits=None):
+    return inner(q, k, v, is_causal, scaling=scale, s_aux=sink_logits)
+
+
+def another_name(q, k, v, *, is_causal, **kwargs):
+    sinks = kwargs.get("s_aux")
+    o, lse = plain(q, k, v, is_causal, kwargs.get("window_size"), kwargs.get("sink_size", 0),
+                   kwargs.get("scale"))
+    return o if sinks is None else (o * share(lse, sinks)).to(q.dtype)
+
+
+# ------------------------------------------------------- among the scores, before the softmax
+def among_the_scores(q, k, v, *, is_causal, window_size=None, sink_logits=None):
+    bias = None if sink_logits is None else sink_logits.float()[:, None, None]
+    return plain(q, k, v, is_causal, window_size, bias=bias)[0]
+
+
+def first_key_for_sink(q, k, v, *, is_causal, sink_logits=None):
+    """Adds the sink to the score of key 0, which has a value."""
+    first = (torch.arange(k.shape[2], device=q.device) == 0).float()
+    bias = None if sink_logits is None else sink_logits.float()[:, None, None] * first
+    return plain(q, k, v, is_causal, bias=bias)[0]
+
+
+# ------------------------------------------------------ lost in a positional call
+def window_lost(q, k, v, *, is_causal, window_size=None, scale=None):
+    return plain(q, k, v, is_causal, None, 0, scale)[0]
+
+
+def window_shifted(q, k, v, *, is_causal, window_size=None):
+    """Gives what was sliding_window_size to a callee whose window counts earlier keys only."""
+    return plain(q, k, v, is_causal, None if window_size is None else window_size + 1)[0]
+
+
+# ------------------------------------------------------------- a sink without a gradient
+def sink_detached(q, k, v, *, is_causal, sink_logits=None):
+    o, lse = plain(q, k, v, is_causal)
+    return o if sink_logits is None else (o * share(lse, sink_logits.detach())).to(q.dtype)
+
+
+class ZeroForTheSink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, sink_logits):
+        return sink_logits.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.zeros_like(gradient)
+
+
+def sink_gradient_zero(q, k, v, *, is_causal, sink_logits=None):
+    o, lse = plain(q, k, v, is_causal)
+    return o if sink_logits is None else (
+        o * share(lse, ZeroForTheSink.apply(sink_logits))).to(q.dtype)
+
+
+# ----------------------------------------------------------- gradients of another shape
+class ByRow(torch.autograd.Function):
+    """One sink per row, and the gradient of it."""
+
+    @staticmethod
+    def forward(ctx, sink_logits):
+        return sink_logits[:, None].clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient  # (HQ, 1), and HQ is wanted
+
+
+def sink_gradient_by_row(q, k, v, *, is_causal, sink_logits=None):
+    o, lse = plain(q, k, v, is_causal)
+    return o if sink_logits is None else (
+        o * share(lse, ByRow.apply(sink_logits)[:, 0])).to(q.dtype)
+
+
+class Repeat(torch.autograd.Function):
+    """Keys for every query head; the gradient is not summed over a group."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        return x.repeat_interleave(group, dim=1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def group_not_summed(q, k, v, *, is_causal, scale=None):
+    group = q.shape[1] // k.shape[1]
+    return plain(q, Repeat.apply(k, group), Repeat.apply(v, group), is_causal, scale=scale)[0]
