@@ -273,6 +273,7 @@ def grade(arguments, wanted: dict) -> int:
                 report = student_report(each, stages, store)
                 rules = replace(worth, zero=False) if each.may_own else worth
                 grades.apply(report, rules, overrides.get(student.key, []), spent[student.person])
+                standing.hold(report, stands.get(student.key))
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
             chosen[student.key] = best

@@ -18,6 +18,7 @@ from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
 EARLIER = "earlier and not late"
+NEWER = "newer than the days that a person set for it: change them in the override, or the reason"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
@@ -81,6 +82,21 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool) -> Submitted:
             or was.time.timestamp() >= now.time.timestamp() or typed and was.files == now.files:
         return now
     return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
+
+
+def hold(report: dict, old: dict | None) -> None:
+    """Let no days that a person set count for what was handed in after that, until they or their
+    reason change.  old: the report of the run before."""
+    is_said = "set by a person" in report["late"] and not all(
+        "override" in stage for stage in report["stages"])
+    if not (old and is_said) or old["state"] in EMPTY or report["late"] != old["late"]:
+        return
+    before, now = ({stage["stage"]: stage["sha256"] for stage in each["stages"]
+                    if stage["outcome"] != "pending"} for each in (old, report))
+    if NEWER in old["held"] or any(before[each] != now[each] for each in before.keys() & now):
+        report["held"].append(NEWER)
+        report["notes"].append(NEWER)
+        report["points"] = None
 
 
 def check_words(students: list[Submitted], listed: str, timed: bool) -> None:

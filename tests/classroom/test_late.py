@@ -217,6 +217,42 @@ def test_a_time_that_was_corrected_is_no_second_hand_in(tmp_path, monkeypatch, p
             place == "worksheet" and time.endswith("13:00"))
 
 
+def test_days_that_a_person_set_are_not_those_of_a_later_hand_in(tmp_path, monkeypatch, capsys):
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "policy.toml").write_text(
+        "[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nper_day = 0.1\n")
+    options = ("--policy", tmp_path / "policy.toml", "--overrides", tmp_path / "days.csv", "--yes")
+    for number, days, reason, code, points in (
+            (54, 1, "by the log", 0, "90.0"), (54, 1, "by the log", 0, "90.0"),
+            (55, 1, "by the log", 3, ""), (55, 1, "by the log", 3, ""),
+            (55, 2, "by the log", 0, "80.0"), (56, 2, "by the log", 3, ""),
+            (56, 2, "the log again", 0, "80.0")):
+        for path in (tmp_path / "in").iterdir():
+            path.unlink()
+        (tmp_path / f"in/aberanna_LATE_101_{number}_problem_2.py").write_text(f"pass # {number}")
+        (tmp_path / "days.csv").write_text(
+            f"student,stage,points,reason,days_late\naberanna,*,,{reason},{days}\n")
+        assert grade(*options) == code
+        with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+            assert next(csv.DictReader(file))["points"] == points
+        assert ("1 newer than the days that a person set" in capsys.readouterr().out) == (code == 3)
+    page = (tmp_path / "out/feedback/aberanna.md").read_text()
+    assert "newer" not in page and "80 points of 100" in page
+
+
+def test_days_that_are_set_before_a_hand_in_count_for_it(tmp_path, monkeypatch):
+    grade = classes.program(monkeypatch, tmp_path)
+    make(tmp_path / "in", {"ben": {2: "pass"}})
+    (tmp_path / "class.csv").write_text("name\nanna\nben\n")
+    (tmp_path / "days.csv").write_text("student,stage,points,reason,days_late\nanna,*,,agreed,0\n")
+    options = ("--roster", tmp_path / "class.csv", "--overrides", tmp_path / "days.csv",
+               "--partial")
+    assert grade(*options) == 0
+    make(tmp_path / "in", {"anna": {2: "pass # a"}})
+    assert grade(*options) == 0 and ",100.0," in (tmp_path / "out/grades.csv").read_text()
+
+
 def test_more_days_than_count_are_asked_about_before_they_give_a_zero(
         tmp_path, monkeypatch, capsys):
     grade = classes.program(monkeypatch, tmp_path)
