@@ -55,3 +55,24 @@ def test_of_a_copied_step_the_hints_of_its_origin_are_offered():
     assert said.startswith("look at step 5.1, copied from 4.1; ") and said.endswith("--hint 4.1")
     assert hints.look_at(stage, "5.2", "5.3").startswith("look at step 5.2 or 5.3; ")
     assert hints.look_at(STAGES[9], "9.11").endswith("autograder_optional.py --hint 9.11")
+
+
+@pytest.mark.parametrize("step, chapter", [("4.2", "Stage 4"), ("10.1", "Stage 10"),
+                                           ("W.5", "Stage 3")])
+def test_each_hint_says_which_it_is_and_the_last_where_to_go_on(files, step, chapter):
+    files[0].write_text(TOML + TOML.replace("4.2", "W.5").replace("10.1", "11.1"), "utf-8")
+    first, second, last = (hints.next_hint(step, *files) for _ in range(3))
+    assert first.startswith(f"Step {step}, hint 1 of 3 (nudge)\n")
+    assert second.startswith(f"Step {step}, hint 2 of 3 (formula)\n")
+    assert last.startswith(f"Step {step}, hint 3 of 3 (near code)\n")
+    assert first.endswith("Ask again for more.") and second.endswith("Ask again for more.")
+    assert f'in "{chapter}": README.md' in last
+
+
+def test_where_nothing_can_be_written_a_hint_is_shown_and_not_remembered(files, monkeypatch):
+    def full(*what):
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(hints, "replace", full)
+    assert "hint 1 of 3" in hints.next_hint("4.2", *files)
+    assert "hint 1 of 3" in hints.next_hint("4.2", *files)

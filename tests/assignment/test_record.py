@@ -6,6 +6,7 @@ import pytest
 
 from grader.assignment import record
 from grader.assignment.record import ROOT, Assignment
+from grader.assignment.submission import steps
 
 
 @pytest.fixture
@@ -53,6 +54,32 @@ def test_a_record_is_read_as_it_was_written():
 def test_a_damaged_record_is_refused(contents):
     with pytest.raises(ValueError):
         record.decoded(contents)
+
+
+def test_a_change_of_the_same_length_is_another_version(engine):
+    first = record.version(engine)
+    (engine / "reference.py").write_text("trust\n")
+    assert record.version(engine) != first
+
+
+def test_an_assignment_is_found_in_its_folder(tmp_path):
+    given = Assignment("0.2.0+1a2b", (1, 2), {"problem_1.py": "00"})
+    path = tmp_path / record.RECORD
+    path.parent.mkdir()
+    path.write_bytes(given.encoded())
+    assert record.read(tmp_path) == given
+
+
+@pytest.mark.parametrize(("stage", "program"), [
+    (1, "autograder.py"), (7, "autograder.py"), (8, "autograder_optional.py")])
+def test_each_stage_has_its_program(stage, program):
+    assert record.grader_of(stage) == program and stage in record.GRADERS[program]
+
+
+def test_every_warm_up_prepares_a_stage():
+    text = (ROOT / record.WARM_UPS).read_text("utf-8")
+    assert set(record.EXERCISES) == {step.id for step in steps(text)}
+    assert [*record.EXERCISES.values()] == sorted(record.EXERCISES.values())
 
 
 def test_where_nothing_was_given_there_is_no_record():

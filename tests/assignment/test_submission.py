@@ -174,6 +174,8 @@ def test_every_way_of_leaving_a_step_blank_counts_and_anything_else_is_a_start(
     ("class entry:\n    def forward(ctx):\n        pass\n    def backward(ctx):\n        ...\n",
      "not_started"),
     ("class entry:\n    def forward(ctx):\n        return 1\n", "ready"),
+    ("class entry:\n    def forward(ctx):\n        return 1\n    def backward(ctx): pass\n",
+     "ready"),
     ("def entry(x):\n    return x\n", "ready"), ("def other(x):\n    pass\n", "ready"),
     ("entry = print\n", "ready"),
     (TWO_STEPS.replace("    # END SOLUTION 4.1\n", ""), "ready"),  # moved about
@@ -184,7 +186,8 @@ def test_a_file_without_markers_is_judged_by_its_entry_point(tmp_path, text, sta
 
 def test_a_blank_step_is_named_even_without_its_markers(tmp_path):
     text = 'def entry(x):\n    raise NotImplementedError("step 4.1")\n    return x\n'
-    assert submission(tmp_path, text).blank_steps == ("4.1",)
+    found = submission(tmp_path, text)
+    assert found.blank_steps == found.unreached == ("4.1",)
     assert blank_steps('# raise NotImplementedError("step 4.1")\n') == ()
 
 
@@ -342,3 +345,31 @@ def kernel(
 """
     assert reading.narrow_arguments(ast.parse(source)) == [
         (3, "scale: tl.float16"), (4, "low: tl.bfloat16")]
+
+
+@pytest.mark.parametrize("there, named", [("utils.ipynb", True), ("utils/", True),
+                                          ("other.py", False)])
+def test_a_notebook_or_a_folder_beside_it_is_named_too(tmp_path, there, named):
+    path = tmp_path / there
+    path.mkdir() if there.endswith("/") else path.write_text("")
+    said = submission(tmp_path, "import utils\n").beside(1)
+    assert said.startswith(f"{there.rstrip('/')} lies beside it") if named else said == ""
+
+
+def test_an_address_was_made_in_steps_above_it_in_the_same_function(tmp_path):
+    text = TWO_STEPS + TWO_STEPS.replace("entry", "other").replace(" 4.1", " 4.3").replace(
+        " 4.2", " 4.4")
+    found = submission(tmp_path, text)
+    rows = text.splitlines()
+    first, last = rows.index("    return offs") + 1, len(rows)
+    assert [step.id for step in found.steps_towards((first,))] == ["4.1", "4.2"]
+    assert [step.id for step in found.steps_towards((last,))] == ["4.3", "4.4"]
+    assert [step.id for step in found.steps_towards((last, first))] == ["4.3", "4.4", "4.1", "4.2"]
+    inside = found.step_at(found.steps[1].first_line + 1)
+    assert [step.id for step in found.steps_towards((inside.first_line,))] == ["4.1", "4.2"]
+    assert found.steps_towards((1,)) == []
+
+
+def test_parameters_are_those_of_the_entry_with_those_that_need_a_name(tmp_path):
+    found = submission(tmp_path, "def entry(q, k=1, *, sink_logits=None): pass\ndef f(x): pass\n")
+    assert found.parameters("entry") == {"q", "k", "sink_logits"}

@@ -213,6 +213,47 @@ def test_the_first_failure_is_shown_where_no_step_is_red(tmp_path):
     assert '<span class="row here"><i>5</i>' in text
 
 
+@pytest.mark.parametrize("steps, checks, named", [
+    ([], [Check("a", "beyond", "wrong"), Check("b", "robust", "skipped"),
+          Check("c", "robust", "crashed", diagnosis={"id": "blank-step"}),
+          Check("d", "robust", "wrong")], "d"),
+    ([], [Check("a", "beyond", "wrong")], None),
+    ([STEP], [Check("d", "robust", "wrong")], None)])
+def test_a_failure_is_of_a_test_that_counts_where_no_step_is_red(tmp_path, steps, checks, named):
+    found = shown(tmp_path, steps, checks=checks).failure
+    assert (found and found.name) == named
+
+
+def test_a_red_step_comes_before_what_is_still_to_write(tmp_path):
+    (tmp_path / "blank").mkdir()
+    for steps, to_write in (([], "6.8"), ([STEP], None)):
+        one = shown(tmp_path, steps)
+        (tmp_path / "blank/problem_6.py").write_text(
+            SOURCE.replace("    keep = (age >= 0) & (age <= window_size)\n", "").replace(
+                "    age = query - key  # {evil}\n", "    pass\n"), "utf-8")
+        one.file = submission.read(tmp_path / "blank", "problem_6.py", "keep")
+        assert (one.to_write and one.to_write[0]) == to_write
+
+
+@pytest.mark.parametrize("id, place, first, last", [
+    ("", "problem_6.py:1", 1, 4),  # three lines on each side
+    ("", "line 8", 5, 8), ("6.8", "problem_6.py:6", 5, 6), ("6.8", "", 5, 6), ("", "", 0, 0),
+    ("", "problem_6.py:99", 0, 0)])
+def test_the_lines_shown_are_those_of_the_step_or_around_the_place(tmp_path, id, place, first,
+                                                                   last):
+    numbers = [row[0] for row in shown(tmp_path).lines(id, place, "")]
+    assert numbers == [*range(first, last + 1)] * bool(first)
+
+
+def test_of_a_long_step_the_lines_around_the_place_are_shown(tmp_path):
+    one = shown(tmp_path)
+    rows = "".join(f"    x = {n}\n" for n in range(60))
+    (tmp_path / "problem_6.py").write_text(SOURCE.replace("    age =", rows + "    age ="), "utf-8")
+    one.file = submission.read(tmp_path, "problem_6.py", "keep")
+    assert [row[0] for row in one.lines("6.8", "problem_6.py:40", "")] == [*range(37, 44)]
+    assert len(one.lines("6.8", "", "")) == 26
+
+
 def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
     found = {"ms": 2.0, "spread_ms": 0.1, "naive_ms": 8.0, "sdpa_ms": 1.0, "peak_mib": 10.0,
              "naive_peak_mib": 300.0}
@@ -298,6 +339,54 @@ def test_loads_and_stores_are_drawn_by_program_and_turn():
                           "<o>, `problem_3.py:7`.")
     assert drawn.is_wrong and ("wrong", "outside the tensor") in drawn.key
     Tree(str(svg))
+
+
+def test_rows_that_one_program_reads_twice_are_darker():
+    once, again = access("load", "q_ptr", 0, 3), access("load", "q_ptr", 3, 5)
+    for program, is_darker in (((once, again), True), ((once,), False)):
+        launch = replace(LAUNCH, programs=(program,))
+        drawn = pictures.memory([(launch, list(map(turns, launch.programs)))], "L=6", "p.py")
+        assert (("read read", "read more than once by one program") in drawn.key) == is_darker
+
+
+def loop(**changes) -> pictures.Loop:
+    """Two programs, three tiles; each visits what it should once."""
+    right = np.array([[1, 0, 0], [1, 1, 0]])
+    none = np.zeros((2, 3), bool)
+    found = {"visits": right, "wanted": right > 0, "masked": none, "bare": none, "missed": none,
+             "names": ("query", "key"), "sizes": (16, 16)}
+    return pictures.Loop(**found | changes)
+
+
+@pytest.mark.parametrize("changes, look", [
+    ({}, "Every tile that has a visible pair is visited once, and no other."),
+    ({"missed": np.eye(2, 3) > 0}, "red rings: the loop misses visible pairs of 2 tiles."),
+    ({"bare": np.array([[1, 0, 0], [0, 0, 0]]) > 0}, "red rings: MASKED is False in 1 tile,"),
+    ({"visits": np.array([[2, 0, 0], [1, 1, 0]])}, "2×: the loop visits 1 tile more than once,"),
+    ({"visits": np.array([[1, 1, 1], [1, 1, 0]])}, "crosses: the loop visits 2 tiles in vain,")])
+def test_what_to_look_at_in_a_loop_is_what_is_wrong_with_it(changes, look):
+    drawn = pictures.loops([loop(**changes)], "L=48", True)
+    assert look in drawn.look and drawn.is_wrong == bool(changes)
+    assert drawn.look.count("Look at") == bool(changes) and "Hatched" not in drawn.look
+    assert "Hatched tiles need a mask" in pictures.loops([loop()], "L=48", False).look
+
+
+def test_a_wrong_mask_is_drawn_with_what_is_wrongly_seen_and_wrongly_hidden():
+    found = {"mask": {"want": ["x.", "xx"], "got": ["xx", ".x"], "first": [32, 0]}}
+    (drawn,) = pictures.evidence(found)
+    difference = str(drawn.panels[-1].drawn)
+    assert 'class="wrong" d="M150 34h' in difference  # query 32 sees key 1
+    assert 'class="missing" d="M30 154h' in difference  # query 33 does not see key 0
+    assert pictures.evidence(None) == []
+
+
+def test_the_highest_bar_of_a_softmax_fills_its_height():
+    for size in (1.0, 400.0):
+        one = pictures.Turn(0, 15, 3.0, 0.5, 2.0, np.array([size, 0]), np.array([0, size / 2]))
+        drawn = pictures.softmax("L=16", 3, [one], 8)
+        assert re.findall(r"v-([\d.]+)h", drawn.panels[0].drawn) == ["46.0", "23.0"]
+        assert "Query 3" in drawn.look
+        assert "Keys 0 to 15: m = 3, alpha = 0.5, l = 2" in drawn.panels[0].drawn
 
 
 def test_what_is_inside_of_its_tensor_is_not_called_wild():

@@ -100,6 +100,8 @@ def test_hints_come_one_rung_at_a_time_and_are_counted_as_those_of_the_command(p
         assert json.loads((tmp_path / ".autograder/hints.json").read_text()) == {"6.8": rung}
     text = ask(page)[1]
     assert text.count('class="hint"') == len(RUNGS) and "<button" not in text
+    ask(page, "hint", "POST", "step=6.8")  # of a page that was open before
+    assert ask(page)[1].count('class="hint"') == len(RUNGS)
     assert text.index("hint 1 of 3") < text.index("hint 3 of 3")
 
 
@@ -175,6 +177,12 @@ def test_it_ends_with_the_watch(tmp_path, monkeypatch):
 def test_a_browser_is_opened_where_there_is_one(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(server.webbrowser, "open", opened.append)
+    for name in server.BROWSERS:
+        monkeypatch.delenv(name, raising=False)
+    with ServedPage(tmp_path) as page:
+        assert opened == [] or server.sys.platform != "linux"
+        assert page.server.server_address[0] == "127.0.0.1"  # no other computer reaches it
+    opened.clear()
     monkeypatch.setenv("DISPLAY", ":0")
     with ServedPage(tmp_path) as page:
         assert opened == [page.address] and page.token in page.address
@@ -187,6 +195,18 @@ def test_a_page_in_a_file_has_every_stage_and_names_the_command_for_a_hint(tmp_p
     text = page.path.read_text("utf-8")
     assert text.count("<h1") == 2 and "python autograder.py --hint 6.8" in text
     assert "<button" not in text and "data-live>" not in text
+
+
+def test_a_page_in_a_file_says_what_to_run_next_once_all_is_known(tmp_path):
+    page = FilePage(tmp_path, tmp_path / "page.html")
+    page.show(STAGES[6], StageResult(6, "x", 50, "wrong", steps=[RED]), FILE)
+    assert page.shown[6].next == ""
+    show(page, RED)
+    assert page.shown[6].next.startswith("fix step 6.8, then run python autograder.py --p6 ")
+    page.show(STAGES[6], StageResult(6, "x", 50, "wrong"), FILE, True, "run the check again")
+    assert page.shown[6].next == "run the check again"
+    page.show(STAGES[5], StageResult(5, "x", 50, "missing"), None, True)
+    assert 5 not in page.shown  # there is no file to show
 
 
 def test_a_page_that_cannot_be_written_ends_no_grading_and_is_said_at_the_end(tmp_path):

@@ -183,3 +183,57 @@ def test_where_tiles_are_wasted_the_step_to_look_at_is_named(tmp_path, monkeypat
 def test_the_name_of_a_folder_does_not_command_the_terminal():
     shown = overview.command(2, Path("eve\x1b[2J"))
     assert shown == "python autograder.py --p2 --submission 'eve\\x1b[2J'"
+
+
+def test_a_stage_that_is_begun_comes_before_one_that_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = [StageResult(3, "", 200, "not_started"), StageResult(4, "", 100, "wrong")]
+    said = overview.after_run(results, [3, 4], Path("."), False, False)
+    assert said == "python autograder.py --p4"
+    said = overview.after_run(results[:1], [3, 4], Path("."), False, False)
+    assert said == "python autograder.py --p3"
+
+
+@pytest.mark.parametrize("quick, one_case, said", [
+    (True, False, "python autograder.py --p3   (all cases)"),
+    (False, True, "python autograder.py --p3   (all cases)"),
+    (False, False, "python autograder.py --p3   (60 of 200 points are missing)\n"
+                   "      or go on: python autograder.py --p5")])
+def test_after_a_part_of_the_cases_all_are_asked_and_then_missing_points(
+        tmp_path, monkeypatch, quick, one_case, said):
+    monkeypatch.chdir(tmp_path)
+    results = [StageResult(3, "", 200, "pass", 140), StageResult(4, "", 100, "pass", 100)]
+    assert overview.after_run(results, [3, 4, 5], Path("."), quick, one_case) == said
+
+
+def test_a_bar_shows_how_many_steps_of_the_folder_are_written(folder):
+    done, steps = overview.steps_written(folder)
+    assert done == 0 and steps > 30
+    assert overview.written(folder) == f"course [{'-' * 30}] 0 of {steps} steps written"
+    solve(folder, 3, 4, 8)
+    assert overview.written(folder) == f"course [{'#' * 30}] {steps} of {steps} steps written"
+    text = (folder / "problem_3.py").read_text()
+    (folder / "problem_3.py").write_text(blank(text))
+    done, _ = overview.steps_written(folder)
+    assert 0 < done < steps
+    bar = "#" * (30 * done // steps)
+    assert overview.written(folder) == f"course [{bar:-<30}] {done} of {steps} steps written"
+
+
+def test_a_file_whose_markers_are_gone_has_no_steps_to_count(folder):
+    (folder / "problem_4.py").unlink()
+    without = overview.steps_written(folder)
+    (folder / "problem_4.py").write_text('def f():\n    raise NotImplementedError("step 4.1")\n')
+    assert overview.steps_written(folder) == without
+
+
+def test_steps_are_copied_in_this_folder_alone(folder):
+    solve(folder, 3)
+    assert overview.begin(4, folder.resolve()).startswith("read problem_4.py, write step 4.")
+
+
+def test_there_is_nothing_to_copy_while_every_earlier_step_is_blank(folder):
+    assert overview.copying(4, folder) == ""
+    solve(folder, 3)
+    assert overview.copying(4, folder).startswith("python -m grader.carry 4 ")
+

@@ -34,6 +34,26 @@ def test_the_file_has_the_published_fields(tmp_path):
     assert stage["checks"][0]["message"] == "o differs\ntry: this"
 
 
+def test_every_field_of_the_file_holds_what_its_name_says():
+    skipped = Check("a", "standard", "skipped", diagnosis={"id": "x"}, what="late").excused()
+    result = StageResult(
+        6, "Sliding window", 50, "wrong", 35.0, "abc", 4.2004, [skipped], {"ms": 1.5}, {"k@1"},
+        ("network",), "a sentence", "a trace", [{"id": "6.1", "light": "right"}], ["standard"],
+        ["a remark"])
+    found = as_dict(Run("cuda", "2.13", "3.7", 1234, "0.2.0+abc", [result]))
+    stage, = found.pop("stages")
+    assert found == {"format": 1, "grader": "0.2.0+abc", "device": "cuda", "torch": "2.13",
+                     "triton": "3.7", "seed": 1234}
+    check, = stage.pop("checks")
+    assert stage == {
+        "stage": 6, "title": "Sliding window", "outcome": "wrong", "points": 35.0, "max_points": 50,
+        "earned": ["standard"], "sha256": "abc", "seconds": 4.2, "message": "a sentence",
+        "remarks": ["a remark"], "detail": "a trace", "confined": ["network"],
+        "steps": [{"id": "6.1", "light": "right"}], "benchmark": {"ms": 1.5}}
+    assert check == {"name": "a", "group": "standard", "outcome": "skipped", "errors": {},
+                     "where": "", "diagnosis": None, "message": "late", "not_checked": True}
+
+
 def test_numbers_json_cannot_say_become_null(tmp_path):
     results.write(run(), tmp_path / "out.json")
     text = (tmp_path / "out.json").read_text("utf-8")
@@ -70,6 +90,51 @@ def test_to_be_fixed_is_a_red_step_or_else_what_the_first_case_points_to():
     assert failed(passed, wrong, steps=[GREEN, RED]).to_fix == "fix step 4.8"
     assert failed(passed, wrong, steps=[GREEN]).to_fix == "look at step 4.2 or 4.3"
     assert failed(passed, Check("b", "standard", "wrong")).to_fix == ""
+
+
+def test_wasted_tiles_point_to_their_step_and_what_decides_nothing_to_none():
+    wasted = Check("needless-work", "walk", "needless work", steps=("4.2",))
+    other = Check("a", "beyond", "wrong", diagnosis={"id": "x", "step": "4.9"})
+    skipped = Check("a", "robust", "skipped", diagnosis={"id": "x", "step": "4.9"})
+    assert failed(other, skipped, wasted, outcome="pass").to_fix == "look at step 4.2"
+    assert failed(other, skipped).to_fix == ""
+
+
+def test_the_quickest_wrong_case_that_counts_is_the_one_to_run_again():
+    def wrong(name, seconds, group="robust", again=True):
+        return Check(name, group, "wrong", seconds=seconds, again=f"... --case {name}" * again)
+
+    assert failed(wrong("a", 3.0), wrong("b", 2.0), wrong("c", 1.0, "beyond"),
+                  wrong("d", 0.5, again=False)).quickest == "b"
+    assert failed(Check("a", "robust", "wrong")).quickest == ""
+
+
+@pytest.mark.parametrize("check, costs", [
+    (Check("a", "robust", "pass"), False), (Check("a", "robust", "wrong"), True),
+    (Check("a", "robust", "skipped"), True), (Check("a", "robust", "wrong").excused(), False)])
+def test_what_was_not_checked_costs_no_points(check, costs):
+    assert check.stands != costs
+
+
+def test_a_check_that_fails_says_only_what_it_failed_by():
+    before = Check("a", "robust", "pass", what="x", place="row 1", advice="y", look_at="z",
+                   again="python", steps=("4.2",))
+    check = before.fail("wrong", "o is off.", "it is.", advice="this", id="race", step="4.8")
+    assert check.lines == ("o is off.", "it is.", "try: this")
+    assert check.diagnosis == {"id": "race", "kind": "observed", "text": "o is off.", "step": "4.8"}
+    assert check.points_to == "4.8" and before.fail("wrong", "no.").diagnosis is None
+
+
+@pytest.mark.parametrize("points, doubtful, said", [
+    (100, False, "All tests pass, but this step does not do what its comment asks. It costs no "
+                 "points: take it as advice."),
+    (70, True, "All tests that ran pass, but this step does not do what its comment asks.")])
+def test_a_red_step_of_a_stage_that_passes_costs_nothing_if_all_tests_ran(points, doubtful, said):
+    result = failed(steps=[RED], outcome="pass")
+    result.points = points
+    assert (result.doubtful, result.passed_with_red) == (doubtful, said)
+    green = failed(steps=[GREEN], outcome="pass")
+    assert (green.doubtful, green.passed_with_red) == (False, "")
 
 
 def test_where_a_case_fails_it_is_not_said_that_all_steps_are_right():
@@ -185,3 +250,24 @@ def test_a_file_that_cannot_run_is_settled_by_reading_it(state, outcome):
     assert ("still to write: 4.2" in result.sentence) is (state == "not_started")
     file.state = "ready"
     assert not results.settled_by_reading(SimpleNamespace(needs_triton=False), file, result)
+
+
+def test_steps_of_a_file_that_is_not_run_are_blank_or_hold_a_raise_or_neither():
+    file = SimpleNamespace(steps=[SimpleNamespace(id=id) for id in ("4.1", "4.2", "4.3")],
+                           left_raises={"4.2": "your code is there; delete line 9."},
+                           blank_steps=("4.1", "4.2"))
+    blank, left, unlit = results.unlit(file)
+    assert (blank["light"], unlit["light"]) == ("blank", "none")
+    assert (left["light"], left["mistake"]) == ("wrong", "raise-left")
+    assert left["text"] == "your code is there; delete line 9."
+
+
+@pytest.mark.parametrize(("needs_triton", "settled"), [(True, True), (False, False)])
+def test_without_triton_only_stages_that_need_it_are_skipped(monkeypatch, needs_triton, settled):
+    monkeypatch.setattr(results, "no_triton", lambda: "no Triton")
+    file = SimpleNamespace(state="ready", sha256="abc", steps=[], left_raises={})
+    result = StageResult(4, "x", 100, "wrong")
+    stage = SimpleNamespace(needs_triton=needs_triton)
+    assert results.settled_by_reading(stage, file, result) == settled
+    assert (result.outcome, result.sentence) == (
+        ("skipped", "no Triton") if settled else ("wrong", ""))

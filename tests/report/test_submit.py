@@ -38,6 +38,7 @@ def test_the_zip_holds_the_files_their_hashes_and_the_report(work):
             f"problem_{n}.py": data for n, data in FILES.items()}
     found = record(work)
     assert found["files"]["problem_2.py"] == sha256(b"two\n") and found["torch"] == "2.13"
+    assert (work / "submission.zip").stat().st_mode & 0o777 == 0o644  # a gradebook may read it
     assert [s["stage"] for s in found["reports"]["autograder.py"]["stages"]] == [1, 2]
     assert "Hand in this." in lines[0] and "autograder_optional.py" in lines[1]
 
@@ -45,6 +46,23 @@ def test_the_zip_holds_the_files_their_hashes_and_the_report(work):
 def test_both_programs_add_to_one_zip(work):
     submit.write(run(1, 2), "autograder.py", work)
     assert len(submit.write(run(8), "autograder_optional.py", work)) == 1
+    assert set(record(work)["reports"]) == {"autograder.py", "autograder_optional.py"}
+
+
+def test_a_later_report_of_a_program_takes_the_place_of_its_earlier_one(work):
+    submit.write(run(1, 2), "autograder.py", work)
+    submit.write(run(2), "autograder.py", work)
+    report, = record(work)["reports"].values()
+    assert [stage["stage"] for stage in report["stages"]] == [2]
+
+
+def test_a_report_of_no_program_of_the_course_is_not_kept(work):
+    submit.write(run(1), "autograder.py", work)
+    found = record(work)
+    found["reports"]["another.py"] = found["reports"]["autograder.py"]
+    with zipfile.ZipFile(work / "submission.zip", "w") as archive:
+        archive.writestr("submission.json", json.dumps(found))
+    submit.write(run(8), "autograder_optional.py", work)
     assert set(record(work)["reports"]) == {"autograder.py", "autograder_optional.py"}
 
 
