@@ -45,3 +45,12 @@ def test_a_driver_without_managed_memory_is_told_by_its_own_number(monkeypatch):
     monkeypatch.setattr(gaps.ctypes, "CDLL", lambda name: driver)
     with pytest.raises(OSError, match="cuMemAllocManaged: error 801"):
         gaps.managed(16, torch.float16)
+
+
+def test_spread_entries_are_gathered_as_they_were_sent():
+    sent = torch.arange(6.0)
+    layout = {"shape": [3, 2], "numel": 6, "apart": 100}
+    whole = gaps.spread(sent, 100, 3)
+    assert whole.numel() == 202 and whole[100:102].tolist() == [2, 3]
+    assert torch.equal(gaps.gathered(whole, layout).reshape(-1), sent)
+    assert gaps.spread(sent, 0, 3) is sent and gaps.gathered(sent, layout | {"apart": 0}) is sent

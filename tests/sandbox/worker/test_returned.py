@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grader.sandbox.wire import OBSERVED
-from grader.sandbox.worker.returned import Failure, check_gradient, outputs_of
+from grader.sandbox.worker.returned import Failure, check_gradient, outputs_of, signature_of
 
 OUT, LSE = torch.zeros(1, 2, 64, 16).half(), torch.zeros(1, 2, 64)
 SPECS = [{"name": "o", "shape": [1, 2, 64, 16], "dtype": "float16"},
@@ -39,3 +39,26 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_input():
     check_gradient(OUT.clone(), "q", OUT, "cpu")
     with pytest.raises(Failure, match="dq: want shape"):
         check_gradient(OUT.float(), "q", OUT, "cpu")
+
+
+class OldStyle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k=2):
+        return q
+
+
+class NewStyle(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k=2):
+        return q
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+@pytest.mark.parametrize("found, function, signature", [
+    (OldStyle, OldStyle.apply, "(q, k=2)"), (NewStyle, NewStyle.apply, "(q, k=2)"),
+    (OldStyle.forward, OldStyle.forward, "(ctx, q, k=2)"), (print, iter, "None")])
+def test_the_arguments_of_apply_are_those_that_a_caller_gives(found, function, signature):
+    assert str(signature_of(found, function)) == signature
