@@ -15,8 +15,7 @@ BLOCK_N rows.  One tile of S needs one tile of q and one of k, nothing else:
     queries    tile 0  [   S00      S01      S02  ]  -> one tile of o
                tile 1  [   S10      S11      S12  ]  -> the next tile of o
 
-The obstacle is the softmax: it divides by a sum over a whole row of S, and we never
-have a whole row.
+The obstacle: the softmax divides by a sum over a whole row of S, which we never have.
 
 Online softmax.  While looping over the key tiles, keep these for each query:
 
@@ -42,9 +41,10 @@ Backward.  With the incoming gradients do and dlse, and delta = rowsum(do * o):
     dS = P * (dP - delta + dlse)        (P * x: elementwise, x a column)
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
-The softmax's denominator gives the term rowsum(P * dP), which needs a whole row of
-P.  But it equals do . (P v) = do . o = delta, which does not.
-
+Raise S_k by a small e: P_k rises by e P_k, and through the denominator every P_j of
+its row falls by e P_j P_k.  So dS_k = P_k dP_k - sum_j P_j P_k dP_j, which is
+P_k (dP_k - rowsum(P * dP)).  That sum seems to need a whole row of P; but it equals
+do . (P v) = do . o = delta, which does not.
 lse is an output, too, and dlse is its incoming gradient, zero if lse was not used.
 d lse / dS = P, row by row, so dlse joins delta inside the parentheses.
 

@@ -39,7 +39,7 @@ Stuck       python autograder.py --hint 2.1      (any step number)
 Guide       "Stage 2" of the companion guide; README.md says where it is
 By hand     TRITON_INTERPRET=1 python problem_2.py runs the kernels without a GPU,
             as ordinary Python: print() works inside them
-Source      the Triton tutorials on vector addition and fused softmax, triton-lang.org
+Source      CS336, assignment 2 (its weighted sum); Triton's tutorials, triton-lang.org
 """
 
 import os

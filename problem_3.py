@@ -28,8 +28,9 @@ flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power of two.
     MASKED   the scores of this tile need the mask
     RAGGED   some rows of this tile may be past N - 1
 
-New in Triton.  tl.dot is the matrix product: read the example below, _project_kernel,
-first.  tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
+New in Triton.  tl.dot(a, b) is the product of two tiles, in one dtype, summed in float32
+over at least 16 terms: warm-ups W.5 and W.6 use it, and an online softmax, alone.
+tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
 tl.maximum, tl.math.exp2 and tl.math.log2 work element by element; tl.max(x, axis=1)
 takes the maximum of each row.  One jit function may call another and get several
 values back.  A tuple, such as q.stride(), is one argument.  Shapes and constexpr
@@ -60,27 +61,6 @@ LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
-
-
-# --------------------------------------------------------- an example, complete
-@triton.jit
-def _project_kernel(x_ptr, w_ptr, y_ptr, N, D: tl.constexpr, BLOCK_M: tl.constexpr):
-    """y = x w for contiguous x (N, D), w (D, D), as a model makes q.  Grid: (cdiv(N, BLOCK_M),)."""
-    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, D)
-    mask_m = offs_m[:, None] < N
-    x_ptrs = x_ptr + offs_m[:, None] * D + offs_d[None, :]
-    x = tl.load(x_ptrs, mask=mask_m, other=0.0)
-    w = tl.load(w_ptr + offs_d[:, None] * D + offs_d[None, :])  # all of it exists: no mask
-    y = tl.dot(x, w)  # (BLOCK_M, D) @ (D, D), summed in float32; tl.dot needs D >= 16
-    y_ptrs = y_ptr + offs_m[:, None] * D + offs_d[None, :]
-    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=mask_m)
-
-
-def project(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Launch the example: x (N, D), w (D, D) -> x @ w, for D = 16, 32, 64 or 128."""
-    y = torch.empty_like(x)
-    _project_kernel[(triton.cdiv(x.shape[0], 64),)](x, w, y, *x.shape, BLOCK_M=64)
-    return y
 
 
 # ------------------------------------------------------------------- kernel
@@ -309,4 +289,3 @@ if __name__ == "__main__":  # a look, not a test
     q, k, v = torch.randn(3, 1, 2, 100, 16, device=device)
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     print("largest difference:", (flash_attention_forward(q, k, v) - want).abs().max().item())
-    print("of the example:", (project(q[0, 0], k[0, 0, :16]) - q[0, 0] @ k[0, 0, :16]).abs().max())

@@ -11,7 +11,7 @@ work that is needed.  So the loop over the keys is cut in two, and ends early:
     q tile 3  [ full | full  | full  | diag ]
 
     phase 1   the full tiles       no mask needed, none computed
-    phase 2   the diagonal         the mask, element by element
+    phase 2   the diagonal, i = j  the mask, element by element
     beyond    never visited
 
 BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.

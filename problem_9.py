@@ -2,25 +2,12 @@
 
 In GPT-OSS every second layer has a window of 128 keys and the others have none;
 eight query heads share a key/value head; and every query head has a learned *sink
-logit*: a number that takes part in the softmax like one more score, of a key whose
-value is zero.
+logit*, which is not a sink token.  The standard cases need the first half alone.
 
-    lse = log( exp(sink_h) + sum_j exp(S_ij) )      P_ij = exp(S_ij - lse)
+== First half: window and sink tokens in the backward (9.4, 9.12, 9.16, 9.17, 9.20, 9.21)
 
-A query to which no key matters can now give its weight to the sink, so that its row
-of P sums to less than one.  The online softmax begins as if the sink had been seen
-already.  Nothing else in the forward changes.
-
-The gradient of a sink logit.  The sink's weight is p = exp(sink_h - lse).  Its value
-is zero, so its dP is zero, and dS = p * (0 - delta).  A head has one logit for all
-queries, so its gradient is the sum of dS over them and over the batch.
-
-*Sink tokens* (problem 7) are something else: positions whose keys stay visible.
-Both kinds may be combined with a window and with each other.
-
-The mask, seen from the keys.  Query i sees key j if j <= i and either i - j < W or
-j < S.  Problem 7 drew a row for each query.  dkdv loops over queries, so here is a
-row for each key:
+Query i sees key j if j <= i and either i - j < W or j < S.  Problem 7 drew a row for
+each query.  dkdv loops over queries, so here is a row for each key:
 
     W = 3, S = 1    queries ->  0 1 2 3 4 5
                     key 0       x x x o o o     a sink: seen by all that follow
@@ -41,6 +28,19 @@ For a tile of keys there are three kinds of queries:
              key is a sink, because a sink stays visible to the last query
 
 So the work of all three kernels is O(N (W + S)).  Without a window W is N.
+
+== Second half: sink logits (9.3, 9.11)
+
+A sink logit takes part in the softmax like one more score, of a key whose value is 0:
+
+    lse = log( exp(sink_h) + sum_j exp(S_ij) )      P_ij = exp(S_ij - lse)
+
+A query to which no key matters can give its weight to the sink: its row of P sums to
+less than one.  The online softmax begins as if the sink had been seen already.
+
+The sink's weight is p = exp(sink_h - lse).  Its value is zero, so its dP is zero, and
+dS = p * (0 - delta).  A head has one logit for all queries, so its gradient is the sum
+of dS over them and over the batch.
 
 New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.  A line
 "==== new" marks each.
@@ -119,8 +119,8 @@ def _fwd_kernel(
     # Step 9.4 -- Loop over the keys: step 7.4 in a different order, between the borders just made.
     #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge: the diagonal,
     #   or without a causal mask the ragged tile, if there is one.  It is one tile, because BLOCK_M
-    #   is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.  Do not start with the
-    #   interior: where window_size is 1, CUDA 12.8's assembler crashes on that.
+    #   is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.  The left edge comes before the
+    #   interior, because CUDA 12.8's assembler crashes on the other order if window_size is 1.
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -490,9 +490,10 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
             _dq_kernel[(num_tiles * B * HQ,)](
                 q, k, v, sink_logits, o, do, lse, delta, dq, dsink, *strides,
                 HQ, HKV, N, *numbers, CAUSAL=is_causal, num_stages=num_stages, **tiles)
-            _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
-                q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, *numbers,
-                CAUSAL=is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])})
+            if any(ctx.needs_input_grad[1:3]):
+                _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
+                    q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, *numbers,
+                    CAUSAL=is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])})
         if dsink is not None:
             dsink = dsink.sum(dim=(0, 2)).to(sink_logits.dtype)
         return dq, dk, dv, None, None, None, None, dsink

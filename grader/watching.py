@@ -142,7 +142,7 @@ class Keys:
             file = submission.read(directory, stage.filename, stage.entry)
             first = overview.copying(stage.number, directory)
             # Copied steps need no writing.
-            blank = [*file.blank_new, *(() if first else file.blank_carried)]
+            blank = [*file.to_write, *(() if first else file.blank_carried)]
             to_do = f"write step {blank[0]}" if blank else ""
         elif result.outcome == "pass" and after is not None:
             or_else = f"or go on: {overview.command(after.number, directory, ' --watch')}"

@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 FILES = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in range(1, 10)}
 TREES = {n: ast.parse(source) for n, source in FILES.items()}
 ATTENTION = range(3, 10)  # the stages that are one attention kernel and what grows out of it
-EXAMPLES = {3: ("_project_kernel", "project")}  # complete, above the kernel that is to be written
 
 REGIONS = {  # step id -> its title and the text inside its region
     step.id: (step.title, "\n".join(source.splitlines()[step.first_line : step.last_line - 1]))
@@ -48,15 +47,9 @@ def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
 
 
 def _code(n: int) -> list[str]:
-    """The lines of code, without comments behind them and without indentation.
-
-    Without the example of stage 3, too: it is there to be read, and no later stage has it.
-    """
-    rows, example = FILES[n].splitlines(), EXAMPLES.get(n, ())
-    left_out = {i for name in example for node in [_functions(n)[name]]
-                for i in range(node.lineno - len(node.decorator_list), node.end_lineno + 1)}
-    return [rows[i - 1].strip().split("  # ")[0]
-            for i in sorted(code_lines(FILES[n]) - left_out)]
+    """The lines of code, without comments behind them and without indentation."""
+    rows = FILES[n].splitlines()
+    return [rows[i - 1].strip().split("  # ")[0] for i in sorted(code_lines(FILES[n]))]
 
 
 # ------------------------------------------------------------- what stages share
@@ -130,8 +123,8 @@ def test_no_kernel_is_tuned_in_a_problem_file(n):
 @pytest.mark.parametrize("n", ATTENTION)
 @pytest.mark.style
 def test_the_kernel_comes_first_and_soon(n):
-    first = next(node for name, node in _functions(n).items() if name not in EXAMPLES.get(n, ()))
-    assert first.name == "_fwd_kernel" and first.lineno < (90 if n in EXAMPLES else 80)
+    first = next(iter(_functions(n).values()))
+    assert first.name == "_fwd_kernel" and first.lineno < 80
 
 
 @pytest.mark.parametrize("n", ATTENTION)
@@ -142,17 +135,9 @@ def test_tiles_have_two_heights_and_a_width(n):
     assert {name for name in names if name.startswith("BLOCK")} == {
         "BLOCK_M", "BLOCK_N", "BLOCK_D"}
     for name, function in _functions(n).items():
-        if name.endswith("_kernel") and name not in EXAMPLES.get(n, ()):
+        if name.endswith("_kernel"):
             constants = [name for name, constant in _parameters(function).items() if constant]
             assert constants == ["D", "BLOCK_D", "BLOCK_M", "BLOCK_N"] + ["CAUSAL"] * (n > 7)
-
-
-@pytest.mark.style
-def test_the_example_of_stage_3_is_short():
-    code = code_lines(FILES[3])
-    inside = [i for name in EXAMPLES[3] for node in [_functions(3)[name]]
-              for i in range(node.lineno, node.end_lineno + 1) if i in code]
-    assert len(inside) <= 15
 
 
 @pytest.mark.parametrize("n", ATTENTION)

@@ -12,10 +12,11 @@ comes alone, in its smallest form, and W.6 joins the two.  None of it earns poin
 
 Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
 Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
-tile, the numbers 0 ... BLOCK - 1, and what is computed with it is done for all of them at once.  A
-pointer plus a tile of numbers is a tile of addresses: tl.load reads there, tl.store writes there.
-Elements that do not exist are switched off by a mask, a tile of booleans: tl.load(..., mask=mask,
-other=0.0) gives 0 for them and reads nothing, and tl.store(..., mask=mask) writes nothing.
+tile, the numbers 0 ... BLOCK - 1, and what is computed with it is done for all of them at once;
+each of its places is a *lane*.  A pointer plus a tile of numbers is a tile of addresses: tl.load
+reads there, tl.store writes there.  Lanes whose element does not exist are switched off by a mask,
+a tile of booleans: tl.load(..., mask=mask, other=0.0) gives 0 for them and reads nothing, and
+tl.store(..., mask=mask) writes nothing.
 
 Check       python autograder.py --warmup           (--watch: again whenever you save)
 Stuck       python autograder.py --hint W.1         (any of the six)
@@ -112,7 +113,10 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 # ------------------------------------ W.4  the sum of each row up to the diagonal, Triton
 @triton.jit
 def _row_sum_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
-    """y[i] = x[i, 0] + ... + x[i, i] for x (M, N), contiguous.  Grid: (M,): one program per row."""
+    """y[i] = x[i, 0] + ... + x[i, i] for x (M, N), contiguous.  Grid: (M,): one program per row.
+
+    x[i, i] is on the diagonal: row and column are the same number.
+    """
     row = tl.program_id(0)
     acc = 0.0
     for start in range(0, N, BLOCK):

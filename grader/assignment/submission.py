@@ -167,6 +167,40 @@ class Submission:
         return tuple(id for id in self.blank_steps if id not in others)
 
     @property
+    def to_write(self) -> tuple[str, ...]:
+        """The same in the order in which a kernel can be run soonest: first the steps that the
+        file's first kernel needs, wherever they are, and last those for an argument that may be
+        None."""
+        functions = {node.name: node for node in self.tree.body
+                     if isinstance(node, ast.FunctionDef)} if self.tree else {}
+        kernels: list[list[str]] = []  # each with the functions below it: a blank may call them
+        for name in functions:
+            if name.endswith("_kernel"):
+                kernels.append([])
+            if kernels:
+                kernels[-1].append(name)
+        needed: dict[str, int] = {}  # function -> its first kernel
+        for number, left in enumerate(kernels):
+            while left:
+                if (name := left.pop()) not in needed:
+                    needed[name] = number
+                    left += {one.id for one in ast.walk(functions[name])
+                             if isinstance(one, ast.Name)} & functions.keys()
+        lines = {step.id: step.first_line for step in self.steps}
+        optional = [node for name in needed for node in ast.walk(functions[name])
+                    if isinstance(node, ast.If) and "is not None" in ast.unparse(node.test)]
+
+        def holds(node: ast.stmt, id: str) -> bool:
+            return node.lineno <= lines[id] <= node.end_lineno + 1  # an empty blank at its end
+
+        def rank(id: str) -> tuple[bool, int]:
+            inside = [needed.get(name, len(kernels)) for name, node in functions.items()
+                      if holds(node, id)]
+            return any(holds(node, id) for node in optional), [*inside, len(kernels)][0]
+
+        return tuple(sorted(self.blank_new, key=rank))
+
+    @property
     def blank_carried(self) -> tuple[str, ...]:
         """Blank steps that are to be copied from earlier ones."""
         left = self.left_raises  # which reads the whole text

@@ -58,7 +58,7 @@ class Shown:
     @property
     def to_write(self) -> tuple[str, str] | None:
         """-> the next blank step; its comment."""
-        step = self.step(next(iter(self.file.blank_new), ""))
+        step = self.step(next(iter(self.file.to_write), ""))
         if step is None or self.red:
             return None
         rows = lines_of(decode(self.file.source))[step.first_line - 2::-1]

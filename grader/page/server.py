@@ -42,7 +42,7 @@ class FilePage(contextlib.nullcontext):
         """Show a result.  is_whole: all is known; file: None if it was never read; following: what
         to do next, if that is not an option of the course's stages."""
         if file is not None:
-            to_do = result.to_fix or "".join(f"write step {id}" for id in file.blank_new[:1])
+            to_do = result.to_fix or "".join(f"write step {id}" for id in file.to_write[:1])
             following = (f"{to_do} and save" if self.address and to_do else following or
                          overview.after_run([result], [*STAGES], self.directory, False, False))
             with self.news, contextlib.suppress(OSError):  # the last renew() reports it

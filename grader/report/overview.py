@@ -83,8 +83,8 @@ def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> 
         step = to_fix.removeprefix("fix step ")
         return said if step == to_fix else (
             f"{said}\n      more: {alone(step, directory)}, or --hint {step}")
-    if file.blank_new:
-        return (f"read {file.path.name}, write step {file.blank_new[0]}, then run "
+    if file.to_write:
+        return (f"read {file.path.name}, write step {file.to_write[0]}, then run "
                 f"{command(number, directory, ' --watch')}")
     return command(number, directory, options)
 

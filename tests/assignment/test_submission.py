@@ -15,6 +15,8 @@ from grader.assignment.submission import (
     read,
     steps,
 )
+from grader.blank import blank
+from tests.commands import ROOT
 
 TWO_STEPS = '''\
 """A stage."""
@@ -105,6 +107,16 @@ def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
                               "python -m grader.carry 4 copies what you wrote before into 4.2, "
                               "or says what is in the way.")
     assert submission(tmp_path, TWO_STEPS).blanks() == ()
+
+
+@pytest.mark.parametrize("stage, order", [
+    (2, "2.1 2.2 2.3 2.4 2.5 2.6"), (3, "3.1 3.2 3.3 3.4 3.5 3.6 3.7 3.8"),
+    (8, "8.3 8.18 8.9 8.10 8.11 8.12 8.13 8.14 8.15 8.16 8.17"),
+    (9, "9.4 9.20 9.21 9.12 9.16 9.17 9.3 9.11")])
+def test_what_the_first_kernel_needs_is_written_first(stage, order, tmp_path):
+    name = f"problem_{stage}.py"
+    (tmp_path / name).write_text(blank((ROOT / name).read_text("utf-8")))
+    assert " ".join(read(tmp_path, name, "").to_write) == order
 
 
 def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):

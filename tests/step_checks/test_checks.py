@@ -520,12 +520,12 @@ def test_a_comment_or_another_layout_does_not_change_the_surroundings():
 
 @pytest.mark.parametrize("old, new, said", [
     ("scale,\n    D: tl.constexpr, BLOCK_D", "scale, D: tl.constexpr, BLOCK",
-     "line 88, `def _fwd_kernel(`, is not as given"),
+     "line 68, `def _fwd_kernel(`, is not as given"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)", "    acc = tl.zeros([BLOCK_M, BLOCK_D])",
-     "line 110, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given: it was `acc = tl.zeros("
+     "line 90, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given: it was `acc = tl.zeros("
      "[BLOCK_M, BLOCK_D], tl.float32)`"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)\n", "",
-     'a given line is missing above line 110, `l_i, m_i = tl.zeros(')])
+     'a given line is missing above line 90, `l_i, m_i = tl.zeros(')])
 def test_what_was_changed_around_a_step_is_said(old, new, said):
     source = solved(3).replace(old, new, 1)
     assert source != solved(3)
@@ -739,7 +739,7 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
      "num_tiles is missing."),
     (3, "bh = tl.program_id(0) // num_tiles\n    b, h = bh // HQ, bh % HQ\n    start_m = "
      "tl.program_id(0) %", "bh = tl.program_id(0) % num_tiles\n    b, h = bh // HQ, bh % HQ\n    "
-     "start_m = tl.program_id(0) //", "`//` and `%` are swapped, here and in line 102."),
+     "start_m = tl.program_id(0) //", "`//` and `%` are swapped, here and in line 82."),
     (3, "tl.math.log2(l_i)) * LN2", "tl.math.log2(l_i)) * LOG2E",
      "`LOG2E` is the wrong variable here."),
     (3, "tl.math.log2(l_i)) * LN2", "tl.math.log2(l_i)) / LN2", "`/` is the wrong operator."),

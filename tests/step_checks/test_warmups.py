@@ -262,7 +262,7 @@ def test_a_missing_mask_is_said_with_its_line(step, right, wrong):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("step, right, wrong, said", [
-    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "warmups.py:125: tl.load has mask= but"),
+    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "warmups.py:129: tl.load has mask= but"),
     ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K))", "Write other=0.0"),
     ("W.3", """\
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
