@@ -462,7 +462,7 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
              if member.path != home / f"problem_{stage}.py"]
     aside += [*notes, *(f"not opened: {why}" for why in shut)]
     if unread := [member for member in others if member not in used]:
-        aside.append(f"not graded: {_names(unread)}")
+        aside.append(f"not graded, as it is not the file of one problem: {_names(unread)}")
     report = b""
     with suppress(Refused):
         report = next((member.read(MOST_REPORTED) for member in members

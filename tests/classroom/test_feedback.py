@@ -127,7 +127,8 @@ def test_what_became_of_all_that_was_handed_in_is_said_to_the_student(tmp_path):
     for page in feedback.pages(reported(tmp_path, WRONG, aside=cleo.aside)).values():
         text = html.unescape(page.decode().replace("\\", ""))
         for line in ("old/problem_3.py was taken as problem_3.py", "got rest.rar",
-                     "problem_2_test.py lies beside problem_2.py", "not graded: utils.py"):
+                     "problem_2_test.py lies beside problem_2.py",
+                     "not graded, as it is not the file of one problem: utils.py"):
             assert "Also handed in: " in text and line in text, line
 
 
