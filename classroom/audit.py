@@ -83,8 +83,8 @@ def join(results: Path, other: Path) -> list[str]:
     """Take over what another `grade` of this class wrote: its records, histories, and the students
     who have nothing here.  -> a line for each whom both have graded, and not alike; the grade here
     stands.  Raises ValueError: it is no such folder, or a file here is not ours."""
-    results.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ours = {path.stem: json.loads(path.read_bytes()) for path in results.glob("students/*.json")}
+    ours = {report["key"]: report for report in (
+        read_reports(results) if any(results.glob("students/*.json")) else ())}
     names, lines, made = [], [], {}
     for report in read_reports(other):
         mine = ours.get(report["key"])
@@ -100,6 +100,7 @@ def join(results: Path, other: Path) -> list[str]:
         rows = {tuple(row.values()): row for row in (*_rows(results / name), *_rows(other / name))}
         made[results / name] = _table(columns, sorted(
             rows.values(), key=lambda row: datetime.fromisoformat(row["date"])))
+    results.mkdir(mode=0o700, parents=True, exist_ok=True)
     put(results, made)
     return lines
 

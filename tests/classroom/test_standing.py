@@ -383,7 +383,8 @@ def test_two_halves_are_joined_with_their_records_grades_and_history(
         assert len(history(tmp_path)) == len(kept) + 4  # by the policy: Ben's and Cleo's
     with open(tmp_path / "out/audit/runs.csv", newline="", encoding="utf-8") as file:
         assert sum("--partial" in row["command"] for row in csv.DictReader(file)) == 2
-    assert moodle(*options, tmp_path) == 2
+    shutil.rmtree(tmp_path / "out")
+    assert moodle(*options[:2], "--join", tmp_path) == 2 and not (tmp_path / "out").exists()
     assert "want the folder that `grade` wrote" in capsys.readouterr().err
 
 
