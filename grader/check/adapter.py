@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -52,7 +53,7 @@ def read(text: str) -> Adapter:
         others = ", ".join(functions) or "no function"
         raise BadUsage(f"want a function {entry} in {path}; got {others}")
     return Adapter(path, entry, source, _claims(functions[entry]), _align(tree),
-                   any(name.partition(".")[0] == "triton" for name in _imported(tree)))
+                   re.search(rb"(?m)^\s*(import|from) triton\b", source) is not None)
 
 
 def _claims(function: ast.FunctionDef) -> tuple[str, ...]:
@@ -79,16 +80,6 @@ def _align(tree: ast.Module) -> str:
                                  f"{ast.unparse(node)}")
             return said
     return ""
-
-
-def _imported(tree: ast.Module) -> list[str]:
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        if isinstance(node, ast.ImportFrom):
-            found.append(node.module or "")
-    return found
 
 
 def editable_folders() -> tuple[Path, ...]:

@@ -128,11 +128,13 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             for trial in beside(*({"family": name} for name in LARGE)):
                 yield replace(trial, is_remark=plain.dtype != torch.float32)
         case "views":
-            yield from beside(*({"layout": name} for name in (
-                "transposed", "views", "mixed", "last", "shared")))
+            for dtype in dict.fromkeys((plain.dtype, torch.float16)):  # 16 bits: other kernels
+                yield from beside(*({"layout": name} for name in (
+                    "transposed", "views", "gapped", "mixed", "last", "shared")), dtype=dtype)
             yield from beside({"dout": "transposed"}, {"dout": "expanded"}, grads=(QKV,))
         case "nan_around":
-            yield from beside({"layout": "guarded"}, {"layout": "gapped"})
+            for dtype in dict.fromkeys((plain.dtype, torch.float16)):
+                yield from beside({"layout": "guarded"}, dtype=dtype)
         case "twice":
             yield from beside({"repeats": 2}, {"refill": True})
         case "far":
