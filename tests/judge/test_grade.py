@@ -1,6 +1,7 @@
 """The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
 
 import concurrent.futures
+import contextlib
 import io
 import math
 import threading
@@ -18,7 +19,20 @@ from grader.course.stages import STAGES
 from grader.host import device_memory, options, worker_pool
 from grader.host.clock import Clock
 from grader.host.options import Options
-from grader.judge import compile_check, replay_check, run_cases
+from grader.judge import (
+    claims,
+    compile_check,
+    extra_cases,
+    grade,
+    interpreter_check,
+    profiling,
+    record_check,
+    replay_check,
+    run_cases,
+    timing,
+    tuning,
+    wasted_tiles,
+)
 from grader.judge.context import GradingContext
 from grader.judge.grade import grade_stage
 from grader.judge.points import settle
@@ -722,3 +736,55 @@ def test_memory_that_does_not_come_back_for_a_replay_is_no_fault_of_the_file(gra
 def test_cases_wait_for_every_blank_step_and_not_only_the_one_they_met(blank, said):
     context = SimpleNamespace(file=SimpleNamespace(blank_steps=blank))
     assert run_cases._blank(context, "3.6") == said
+
+
+ALWAYS = ["note_rounding", "compile_check", "replay_some", "record_blanks", "profile_stage",
+          "report_rejections"]
+IF_RIGHT = ["run_claimed", "run_at_tile_borders", "run_configurations", "note_rounding",
+            "compile_check", "replay_some", "record_blanks", "interpreter_check", "count",
+            "time_stage", "note_roofline", "profile_stage", "report_rejections",
+            "run_informational"]
+
+
+@pytest.mark.parametrize("right, has_session, gone, calls", [
+    (True, True, False, IF_RIGHT), (False, True, False, ALWAYS), (True, True, True, ALWAYS),
+    (True, False, False, ALWAYS)])
+def test_what_follows_the_cases_while_a_file_is_right_and_its_worker_lives(
+        monkeypatch, tmp_path, right, has_session, gone, calls):
+    asked = []
+    for module, name in (
+            (extra_cases, "run_claimed"), (extra_cases, "run_at_tile_borders"),
+            (extra_cases, "run_informational"), (tuning, "run_configurations"),
+            (claims, "note_rounding"), (replay_check, "replay_some"), (wasted_tiles, "count"),
+            (record_check, "record_blanks"), (record_check, "report_rejections"),
+            (timing, "time_stage"), (profiling, "note_roofline"), (profiling, "profile_stage")):
+        monkeypatch.setattr(module, name, lambda *what, name=name: asked.append((name, what)))
+    for module in (compile_check, interpreter_check):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(module, "start", lambda context: None)
+        monkeypatch.setattr(module, "finish", lambda *what, name=name: asked.append((name, what)))
+    session = SimpleNamespace(gone=gone)
+    run = SimpleNamespace(session=session if has_session else None, right=[])
+    monkeypatch.setattr(grade, "run_cases", lambda *what: run)
+    monkeypatch.setattr(worker_pool, "workers", lambda *settings: Replaying())
+    grading = context(3, tmp_path)
+    monkeypatch.setattr(grading, "open_session", lambda: session)
+    monkeypatch.setattr(grading, "show_steps", lambda: [])
+    monkeypatch.setattr(grading, "all_right", lambda: right)
+    monkeypatch.setattr(grade, "StepChecks", lambda *what: contextlib.nullcontext())
+    promised, other = Case(3, "beyond", 40, course=True), Case(3, "beyond", 41)
+    grade.judge_file(grading, [], [promised, other])
+    assert [name for name, _ in asked] == calls
+    found = dict(asked)
+    assert found["profile_stage"][1] is (session if calls is IF_RIGHT else None)
+    if calls is IF_RIGHT:
+        assert found["run_claimed"][2] == [promised] and found["run_informational"][2] == [other]
+
+
+def test_a_stage_says_how_long_it_took_and_keeps_why_it_ended(graded, monkeypatch):
+    now = iter((100, 142))
+    monkeypatch.setattr(grade, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    result = graded(failing("crashed", True, lambda call: True), stage_timeout=0.001)
+    assert result.seconds == 42
+    assert "ran out" in result.sentence and "what was judged stands" not in result.sentence
+
