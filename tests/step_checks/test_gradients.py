@@ -179,20 +179,32 @@ def test_dq_is_stored_times_the_scale_and_only_where_queries_exist():
     assert example.variants()["dq-unscaled"](unscaled)
 
 
+@pytest.mark.parametrize("left_out, part", [
+    (slice(0, 1), "the diagonal"), (slice(1, 4), "the full tiles"),
+    (slice(4, 5), "the ragged last tile")])
+def test_a_part_of_the_loop_over_queries_that_is_left_out_is_named(left_out, part):
+    visits = loop_of(DKDV[0], "key", "BLOCK_M", True).wanted()
+    del visits[left_out]
+    left = visited(DKDV[0], "_add_dkdv", "start_m", ("dk", "dv"), visits)
+    assert DKDV[0].variants()["dkdv-phase-left-out", part](left)
+
+
 @pytest.mark.parametrize("S, window, borders", [
     (0, 0, {"first": 32, "inner": 48, "outer": 96}),  # of 100 rows in tiles of 16
     (0, 20, {"first": 32, "inner": 48, "outer": 48, "last": 67}),
     (40, 20, {"first": 32, "inner": 48, "outer": 48, "last": 100}),  # a sink: seen by all
+    (48, 20, {"first": 32, "inner": 48, "outer": 96, "last": 100}),  # the tile's last key, too
     (64, 20, {"first": 32, "inner": 48, "outer": 96, "last": 100})])
 def test_the_borders_of_a_tile_of_keys_are_those_of_the_lesson(S, window, borders):
     found = gradients.keys(100, 32, 16, 16, True, window, S)
     assert {name: found[name] for name in borders} == borders
 
 
-@pytest.mark.parametrize("S, borders", [
-    (0, {"first": 32, "inner": 64, "edge": 64, "sink_end": 0}),
-    (20, {"first": 32, "inner": 64, "edge": 64, "sink_end": 20}),
-    (90, {"first": 32, "inner": 64, "edge": 64, "sink_end": 32})])
-def test_the_borders_of_a_tile_of_queries_are_those_of_the_lesson(S, borders):
-    found = gradients.queries(100, 64, 16, True, 20, S)
+@pytest.mark.parametrize("window, S, borders", [
+    (20, 0, {"first": 32, "inner": 64, "edge": 64, "sink_end": 0}),
+    (20, 20, {"first": 32, "inner": 64, "edge": 64, "sink_end": 20}),
+    (20, 90, {"first": 32, "inner": 64, "edge": 64, "sink_end": 32}),
+    (17, 0, {"first": 48, "inner": 64}), (18, 0, {"first": 32}), (33, 0, {"inner": 48})])
+def test_the_borders_of_a_tile_of_queries_are_those_of_the_lesson(window, S, borders):
+    found = gradients.queries(100, 64, 16, True, window, S)
     assert {name: found[name] for name in borders} == borders

@@ -123,3 +123,10 @@ def test_nan_in_such_a_row_alone_is_a_missing_pivot():
 def test_what_is_special_about_a_row_is_said_beside_it(old, new, said):
     found = softmax.row(np.array([0.0, old, 0.0]), np.array([1.0, new, 1.0]), (1,))
     assert said in found and bool(said) == bool(found)
+
+
+@pytest.mark.parametrize("row, said", [
+    (0, "no key was seen before this tile"), (4, "the maximum does not change"),
+    (8, "far below those of the other rows"), (9, "grows by less than 0.01"), (10, "")])
+def test_the_first_example_has_a_row_of_every_kind(row, said):
+    assert said in ONLINE[0].about((row,)) and bool(said) == bool(ONLINE[0].about((row,)))
