@@ -1,8 +1,8 @@
 """Reads the attention matrix that a submission really uses, through its own function.
 
 O is linear in V: if V is one-hot, column c of O has the weights that all queries give to one key.
-In the same way dV is linear in dO, and shows the weights of the backward.  Each batch entry takes
-the next D keys, so one call is enough.
+In the same way dV is linear in dO, and shows the weights of the backward, and dQ in K, and shows
+dS = P (dP - delta).  Each batch entry takes the next D keys, so one call is enough.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ ALIKE = 0.05  # relative change of a weight that rounding may cause
 # Queries, two tiles at the least: more would be more than a picture can show.
 LONGEST = {1: 192}
 MANY = 260  # queries and keys, several tiles
+SCALE = 0.3  # of a case with a scale of its own: no power or root of 1 / sqrt(D)
 TILE = {1: 128}  # as in the lesson; 64 in other stages
 
 
@@ -28,9 +29,9 @@ TILE = {1: 128}  # as in the lesson; 64 in other stages
 class Matrix:
     """The weights of one query head, (N, keys) in float64: the right ones, and those found.
 
-    every: those found of all query heads, (HQ, N, keys), in a forward; of(h, kv): scores and right
-    weights of query head h if it reads key/value head kv; sinks: the sink logit of every query
-    head, or -inf.
+    tensor: where they were found, o, d_v or d_q; lse: (N, 1) or, in d_q, (N, keys); every: those
+    found of all query heads, (HQ, N, keys), in o; of(h, kv): scores and right weights of query head
+    h if it reads key/value head kv, in o; sinks: the sink logit of every query head, or -inf.
     """
 
     case: Case
@@ -39,9 +40,11 @@ class Matrix:
     found: torch.Tensor
     keep: torch.Tensor  # bool: which keys each query should see
     scores: torch.Tensor  # of all pairs, hidden or not
-    every: torch.Tensor | None
-    of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]]
+    lse: torch.Tensor
     sinks: tuple[float, ...]
+    tensor: str = "o"
+    every: torch.Tensor | None = None
+    of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]] | None = None
 
     @property
     def sink(self) -> float:
@@ -49,7 +52,13 @@ class Matrix:
 
     @property
     def backward(self) -> bool:
-        return self.every is None
+        return self.tensor != "o"
+
+    @property
+    def place(self) -> str:
+        """Where the weights are computed, in front of what is wrong with them."""
+        return {"o": "", "d_v": "in the code of dk and dv, ", "d_q": "in the code of dq, "}[
+            self.tensor]
 
     @property
     def wrong(self) -> torch.Tensor:
@@ -69,65 +78,95 @@ def small(case: Case, longest: int = 0) -> Case:
     N = min(case.N, longest)
     NK = None if case.NK is None else min(case.NK, longest)
     return replace(case, group="probe", B=-(-(NK or N) // case.D), N=N, NK=NK, layout="dense",
+                   scale=None if case.scale is None else SCALE,
                    dtype=torch.float32, dout="dense", repeats=1, refill=False, growth=False,
                    grads=("v",) if case.grads else ())
 
 
-def read(ask: Callable[[Built], dict | None], case: Case, head: int,
-         backward: bool = False, longest: int = 0) -> Matrix | None:
-    """Recover the matrix of one query head.  ask: as in samples.Samples; longest: as in small().
-    None: no answer."""
-    case = small(case, longest)
-    if not backward:
-        case = replace(case, grads=())
+def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str = "o",
+         longest: int = 0) -> Matrix | None:
+    """Recover the matrix of one query head from o, d_v or d_q.  ask: as in samples.Samples;
+    longest: as in small().  None: no answer."""
+    case = replace(small(case, longest), grads=(tensor[2:],) if tensor != "o" else ())
     built = build(case, 1)
     B, D, kv = case.B, case.D, head // (case.HQ // case.HKV)
-    length = case.N if backward else case.n_keys
+    length = case.N if tensor == "d_v" else case.n_keys
     hot = torch.zeros(B, length, D)
     position = torch.arange(min(B * D, length))
     hot[position // D, position, position % D] = 1.0
-    for name in ("q", "k"):
-        built.tensors[name] = built.tensors[name][:1].expand_as(built.tensors[name]).contiguous()
-    if backward:
-        dout = torch.zeros(B, case.HQ, case.N, D)
-        dout[:, head] = hot
-        built.call.douts["o"] = TensorInput.dense(dout)
-    else:
-        built.tensors["v"] = hot[:, None].expand(B, case.HKV, length, D).contiguous()
+    keep = reference.keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
+    scale = case.D**-0.5 if case.scale is None else case.scale
     for name, x in built.tensors.items():
-        built.call.inputs[name] = TensorInput.dense(x)
+        if name != "sink_logits":
+            built.tensors[name] = x[:1].expand_as(x).contiguous()
+    if tensor != "d_v":
+        built.tensors["v" if tensor == "o" else "k"] = hot[:, None].expand(
+            B, case.HKV, length, D) / (1.0 if tensor == "o" else scale)
+    if tensor != "o":
+        dout = torch.zeros(B, case.HQ, case.N, D)
+        dout[:, head] = hot if tensor == "d_v" else torch.eye(D)[0]
+        if tensor == "d_q":  # dP is 1 or -1, and never near to delta
+            built.tensors["v"][..., 0] = built.tensors["v"][..., 0].sign()
+        for name, sent in built.call.douts.items():
+            built.call.douts[name] = TensorInput.dense(
+                dout if name == "o" else torch.zeros(sent.view().shape))
+    for name, x in built.tensors.items():
+        built.call.inputs[name] = TensorInput.dense(x.contiguous())
     got = ask(built)
     if got is None:
         return None
-    every = None
-    if backward:  # (B, keys, D), entry b holds the queries from b D on -> (queries, keys)
-        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N].double()
-    else:
-        every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
-        found = every[head]
-    keep = reference.keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
-    scale = case.D**-0.5 if case.scale is None else case.scale
+    q, k, v = (built.tensors[name].double() for name in "qkv")
     sinks = built.tensors["sink_logits"].double() if case.sink_logits else torch.full(
         (case.HQ,), -torch.inf, dtype=torch.float64)
 
     def of(h: int, kv: int) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = built.tensors["q"][0, h].double() @ built.tensors["k"][0, kv].double().T * scale
-        s = scores.masked_fill(~keep, -torch.inf)
-        sink = sinks[h].expand(case.N, 1)
-        return scores, torch.softmax(torch.cat([s, sink], 1), 1)[:, :-1]
+        scores, lse, p = _weights(q[:1, h] @ k[:1, kv].mT * scale, keep, sinks[h])
+        return scores[0], p[0]
 
-    scores, expected = of(head, kv)
-    return Matrix(case, head, expected, found, keep, scores, every, of, tuple(sinks.tolist()))
+    scores, lse, expected = _weights(q[:, head] @ k[:, kv].mT * scale, keep, sinks[head])
+    every = None
+    if tensor == "o":
+        every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
+        found = every[head]
+    elif tensor == "d_v":  # (B, keys, D), entry b holds the queries from b D on
+        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N].double()
+    if tensor != "d_q":
+        scores, lse, expected = scores[0], lse[0], expected[0]
+    else:  # (B, queries, D), entry b holds the keys from b D on
+        def own(x):  # of every key in the entry that holds it
+            x = x.expand(B, case.N, length)
+            return torch.stack([x[j // D, :, j] for j in range(length)], 1)
+
+        ds = got["d_q"][:, head].double().permute(1, 0, 2).flatten(1)[:, :length]
+        v = v[0, kv, :, 0]
+        shift = own(v - (expected @ v)[..., None])
+        scores, lse, expected = own(scores), own(lse), own(expected)
+        found = torch.where(shift.abs() > 0.05, ds / shift, expected)  # dP = delta tells nothing
+    return Matrix(case, head, expected, found, keep, scores, lse, tuple(sinks.tolist()), tensor,
+                  every, of)
+
+
+def _weights(scores: torch.Tensor, keep: torch.Tensor, sink: torch.Tensor
+             ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """-> scores (B, N, keys), lse (B, N, 1), weights (B, N, keys)."""
+    s = scores.masked_fill(~keep, -torch.inf)
+    lse = torch.logaddexp(torch.logsumexp(s, -1, True), sink)
+    return scores, lse, torch.exp(s - lse)
 
 
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:
     """The matrix of such a call with more tiles and a window of several, if it is wrong: the last
-    tile is cut, or else none."""
+    tile is cut, or else none; with a window so long that tiles need no mask, of one group of heads
+    and with a D that needs few batch entries, or else of all heads."""
     case, times = matrix.case, TILE.get(matrix.case.stage, 64) // 64
-    for N in (MANY * times, 256 * times):
+    group = case.HQ // case.HKV
+    one = replace(case, HQ=group, HKV=1, D=max(case.D, 64))
+    for like, N, window in (*[(one, 390, 200)] * (case.window is not None),
+                            (case, MANY * times, 100), (case, 256 * times, 100)):
         NK = None if case.NK is None else N + (300 if case.NK > case.N else -100)
-        case = replace(case, N=N, NK=NK, window=case.window and 100, sinks=case.sinks and 70)
-        found = read(ask, case, matrix.head, longest=N + 300)
+        found = read(ask, replace(like, N=N, NK=NK, window=case.window and window,
+                                  sinks=case.sinks and 70),
+                     matrix.head % like.HQ, matrix.tensor, N + 300)
         if found is None or bool(found.wrong.any()):
             return found
     return None
@@ -139,7 +178,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     Only if all given weights are in the right proportions is the mask blamed.
     """
     found, keep, N = matrix.found, matrix.keep, matrix.case.N
-    where = "In the backward, q" if matrix.backward else "Q"
+    where = f"{matrix.place}q".capitalize()
     bad = ~torch.isfinite(found).all(1)
     if bool(bad.any()):
         return "effect-nan", (f"{where}uery {_first(bad)} has NaN weights; {int(bad.sum())} of {N} "
@@ -149,7 +188,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     given = found > SEEN
     extra, missing = given & ~keep, ~given & keep & (matrix.expected > 1e-4)
     # The logarithm of a weight is its score minus a number that is the same for the row.
-    over = found.clamp_min(SEEN).log() - matrix.scores
+    over = found.clamp_min(SEEN).log() - (matrix.scores - matrix.lse)
     over = over - over.masked_fill(~(given & keep), torch.inf).amin(1, keepdim=True)
     over = torch.where(given & torch.isfinite(over), over, 0.0)
     if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
@@ -203,20 +242,23 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
         x = x.masked_fill(~some, 0.0)
         return (x - x.sum(1, keepdim=True) / count).masked_fill(~some, 0.0)
 
-    s, w = centred(matrix.scores), centred(matrix.found.clamp_min(SEEN).log())
+    s, w = centred(matrix.scores - matrix.lse), centred(matrix.found.clamp_min(SEEN).log())
     slope = float((s * w).sum() / s.square().sum().clamp_min(1e-30))
     enough = int((some.sum(1) > 2).sum()) > 3
     near = ALIKE + 0.02 * float(w.abs().max())
+    if enough and abs(slope) < 1e-3 and float(w.abs().max()) < ALIKE:
+        return "effect-too-flat", ("All keys that a query sees have the same weight: their scores "
+                                   "have no effect.")
     if enough and abs(slope - 1) > 0.01 and float((w - slope * s).abs().max()) < near:
         id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
-        return id, (f"The weights are too {id[11:]}, as if every score was {slope:.4g}"
+        return id, (f"The weights are too {id[11:]}, as if every score were {slope:.4g}"
                     f"{constant(slope, matrix.case)} times as large.")
     hidden = given & ~matrix.keep
     if bool(hidden.any()):
         i, j = hidden.nonzero()[0].tolist()
         return "effect-hidden-weights", (
             f"{where}uery {i} gives weight to key {j}, which should be hidden, and not the weight "
-            f"of its score; {_pattern(hidden)}")
+            f"of its score{_constant_score(matrix, hidden, some)}; {_pattern(hidden)}")
     off = (over.abs() > ALIKE) & some
     if not bool(off.any()):  # only a few large scores are left
         return "effect-too-sharp", "The weights are too sharp: only the largest scores keep any."
@@ -227,6 +269,16 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
             f"{where}uery {i}'s weight for key {j} is {float(times.median()):.3g} times the right "
             f"one, relative to its other keys; {_pattern(off)}")
     return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
+
+
+def _constant_score(matrix: Matrix, hidden: torch.Tensor, seen: torch.Tensor) -> str:
+    """The score that all hidden keys seem to have, if it is the same; "" otherwise."""
+    logs = matrix.found.clamp_min(SEEN).log()
+    over = (logs - matrix.scores).masked_fill(~seen, torch.nan).nanmedian(1, keepdim=True).values
+    scores = (logs - over)[hidden & seen.any(1, keepdim=True)]
+    if len(scores) < 4 or float(scores.std()) > 0.01 * (1 + abs(float(scores.mean()))):
+        return ""
+    return f": it is that of a score of {float(scores.mean()):.4g}"
 
 
 def _first(rows: torch.Tensor) -> int:

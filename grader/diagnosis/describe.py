@@ -38,6 +38,7 @@ PATTERNS = {
     "zero": "were the values added, and is what they were added to stored?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and "
                 "does that sum hold the weights of just the keys that it sees?",
+    "multiple-of-all": "one factor for all rows: what is the result multiplied with, or not?",
     "batch": "does every address include the batch stride?",
     "heads": "",
     "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV read "
@@ -86,6 +87,10 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} are NaN or inf.",
                 sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
+        if places:
+            missing = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
+            what += tuple(filter(None, [_not_written(missing.nonzero().flatten().tolist(),
+                                                     len(missing))]))
         return Finding(id, _where(bad, x, truth), what, places)
     bad = rows > verdict.row_limit
     if not bad.any():  # many small errors, and no large one
@@ -153,6 +158,26 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
     return "never-stored", f"Your code never wrote these elements{known}."
 
 
+def _not_written(rows: list[int], length: int) -> str:
+    """What is special about the rows that were never written, or "" """
+    if rows == [length - 1]:
+        return "It is the last row: a program is missing, or the store's mask ends a row early."
+    for tile in TILES:
+        whole = length // tile * tile
+        if 0 < whole < length and rows == list(range(whole, length)):
+            return (f"They are the rows after the last whole tile of {tile}: a program is missing, "
+                    "or the mask of the store ends too early.")
+        if length > tile and rows == list(range(tile)):
+            return f"They are the first {tile} rows: no program begins at row 0."
+        if length > tile and rows == list(range(tile, length)):
+            return f"Only the first {tile} rows are written: every program writes the same ones."
+        programs = -(-length // tile)
+        if programs > 1 and rows == list(range(tile + programs - 1, length)):
+            return (f"Rows are written as if tiles of {tile} began one row apart: is the program's "
+                    "number multiplied by the size of a tile?")
+    return ""
+
+
 def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
     """The finding if a float32 tensor holds only numbers that fit into 16 bits."""
     if sent.dtype != torch.float32 or sent.numel() < 16 or not bool(sent.any()):
@@ -217,7 +242,8 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
         return None
     if high - low <= 2 * verdict.row_limit * abs(high):
         middle = float(factor.median())
-        return "multiple", f"{which} is {middle:.5g}{constant(middle, case)} times the right one."
+        return "multiple" + "-of-all" * bool(bad.all()), (
+            f"{which} is {middle:.5g}{constant(middle, case)} times the right one.")
     return "multiple", f"{which} is the right one times a factor between {low:.4g} and {high:.4g}."
 
 

@@ -25,6 +25,8 @@ from grader.report.results import Check, told
 from grader.text import either
 
 NOTHING = 1e-9  # a gradient this small counts as none
+# Where the maximum of a row may lie: near 0, far above it, far below it, later and later.
+FAMILIES = ("randn", "signs", "levels", "shift+", "shift-", "steep")
 ROUNDED = 0.02  # an error of o this small may come from rounding
 PROBE_SECONDS = 15.0  # for one more call of the submission
 
@@ -61,7 +63,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         mistake, by_weights = ("", "", ""), False
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
-        elif finding.id == "nan" and not known:  # the matrix cannot tell where it comes from
+        elif finding.id in ("nan", "never-stored") and not known:  # of these no matrix tells
             things = isolate(general(case), samples.answer, samples.names)
         if red and (options.show or options.plot):  # to draw it: a plain case is small
             samples.answer(general(case))
@@ -71,6 +73,11 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             matrix = _matrix(samples)
             if matrix is not None and not known:
                 mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
+                if finding.id == "nan" and not mistake[0] and samples.plain_is_right():
+                    others = [attention_map.read(
+                        samples.ask, replace(matrix.case, family=family), matrix.head,
+                        longest=matrix.case.N) for family in FAMILIES]
+                    mistake = suspects.of_nan(list(filter(None, others)))
                 by_weights = bool(mistake[0])
             if not known and not by_weights:
                 mistake = wrong_gradients.name([*filter(None, samples.answers.values()), sample])
@@ -150,7 +157,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
         said = ("With the same q and k in every batch entry, and the same v in every head, o is "
                 "right: q or k is read from another batch entry, or v from another head.", *said)
-    elif seen:
+    elif seen and finding.id not in ("zero", "multiple-of-all"):
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
         said = (f"{small} --show draws it.", *said)

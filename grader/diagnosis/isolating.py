@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.course.cases import Case
+from grader.course.inputs import ONE_BY_ONE
 from grader.diagnosis.deduce import SURE
 from grader.diagnosis.samples import Sample
 
@@ -92,7 +93,22 @@ def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str
     own = replace(case, group="probe", repeats=1, refill=False, growth=False)
     if right(own):  # further cases have numbers, not NaN, around their inputs
         return [SURROUNDINGS if case.layout != "dense" else NUMBERS]
-    return [thing for thing in THINGS if (plain := thing.plain(own)) != own and right(plain)]
+    found = [thing for thing in THINGS if (plain := thing.plain(own)) != own and right(plain)]
+    if [thing.id for thing in found] == ["strides"] and "." not in case.layout:
+        return [one for one in map(strides_of, "xw" if case.course_stage.sums_rows else "qkv")
+                if right(one.plain(own))] or found
+    return found
+
+
+def strides_of(name: str) -> Thing:
+    """The strides of one tensor, of a case whose tensors all have the same layout."""
+    def plain(case: Case) -> Case:
+        names = "xw" if case.course_stage.sums_rows else "qkv"
+        return replace(case, layout=".".join("dense" if one == name else ONE_BY_ONE.get(
+            case.layout, {}).get(one, case.layout) for one in names))
+
+    return Thing(f"strides-of-{name}", f"with a contiguous {name}", plain,
+                 f"every address in {name} needs {name}'s own strides, one for each axis.")
 
 
 def _whole(length: int) -> int:

@@ -77,6 +77,8 @@ def _sum(met: torch.Tensor, right: torch.Tensor, part: str, weight: str) -> tupl
     if bool(off.all()) and _near(met / right, float((met / right)[0])):
         return "", ""  # a factor: describe.py says which
     which, at = off.nonzero().flatten().tolist(), f"{part}s "
+    if not which:  # it is wrong in the case alone
+        return "", ""
     if len(which) == 1:
         at = f"{part} "
     if not bool(met[off].any()):

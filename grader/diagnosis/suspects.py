@@ -20,6 +20,11 @@ from grader.step_checks.named import MASKS, SINK_LOGITS, UPDATES, Tile
 
 SIZES = (128, 64, 32, 16)  # of tiles
 Visits = list[tuple[int, bool]]  # first key of every tile, and whether it is masked
+# Tiles that have code of their own, by their first query, their first key and MASKED.
+PARTS = {"in masked tiles": lambda start, at, masked: masked,
+         "in tiles without a mask": lambda start, at, masked: not masked,
+         "on the diagonal": lambda start, at, masked: at >= start,
+         "in tiles before the diagonal": lambda start, at, masked: at < start}
 
 
 class Suspect(NamedTuple):
@@ -27,7 +32,8 @@ class Suspect(NamedTuple):
 
     loop: the tiles that a program visits, by its first query and the sizes of tiles; sees: the
     mask, of queries, keys and the first ones of their tiles; hidden: the score of a hidden key;
-    factor, base: of the scores; update: as in named.UPDATES; sink: the logit of the sink; end: the
+    factor, base: of the scores, the factor where tiles says so, of the first query, the first key
+    and whether it is masked; update: as in named.UPDATES; sink: the logit of the sink; end: the
     weights, of acc, l_i and m_i.
     """
 
@@ -36,6 +42,7 @@ class Suspect(NamedTuple):
     sees: Callable | None = None
     hidden: float = -np.inf
     factor: float | None = None
+    tiles: Callable[[int, int, bool], bool] = lambda start, at, masked: True
     base: float = 2.0
     update: dict = {}
     sink: float | None = None
@@ -51,21 +58,36 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
         there = fitting(more, fits)
         fits = [one for one in fits if one in there]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
-    said, where = _said(fits), "in the backward, " * matrix.backward
+    said = _said(fits)
     if not 0 < len(said) <= 2:
         return "", "", ""
-    return ("dkdv-" * matrix.backward + fits[0][0], where + ", or ".join(said),
+    prefix = {"o": "", "d_v": "dkdv-", "d_q": "dq-"}[matrix.tensor]
+    return (prefix + fits[0][0], matrix.place + ", or ".join(said),
             named.words(*fits[0])[1] * (len(said) == 1))
 
 
+def of_nan(matrices: list[Matrix]) -> tuple[str, str, str]:
+    """The same of a call whose weights are all NaN, by the matrices of several families of inputs:
+    the mistake fits all, right ones too."""
+    fits = None
+    for matrix in matrices:
+        fits = fitting(matrix, fits, nan=True)
+    fits = [one for one in fits or () if not named.is_part(one[0])]
+    said = _said(fits)
+    return (fits[0][0], ", or ".join(said), named.words(*fits[0])[1] * (len(said) == 1)) \
+        if 0 < len(said) <= 2 else ("", "", "")
+
+
 def _said(fits: list[tuple]) -> list[str]:
-    return list(dict.fromkeys(named.words(*one)[0] for one in fits))
+    return list(dict.fromkeys("".join(f"{part}, " for part in one[1:] if part in PARTS)
+                              + named.words(*one)[0] for one in fits))
 
 
-def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
-    """The mistakes, of these or of all, that give the matrix with tiles of some size."""
+def fitting(matrix: Matrix, only: list[tuple] | None = None, nan: bool = False) -> list[tuple]:
+    """The mistakes, of these or of all, that give the matrix with tiles of some size.  nan: it may
+    be right, or all NaN, which fits too many to tell alone."""
     call, found = Call(matrix), {}
-    if not call.wrong:
+    if not nan and (not call.wrong or not np.isfinite(call.found).any()):
         return []
     suspects = [one for one in call.suspects() if only is None or one.mistake in only]
     for BM, BN in itertools.product(SIZES, SIZES):
@@ -73,7 +95,7 @@ def fitting(matrix: Matrix, only: list[tuple] | None = None) -> list[tuple]:
             if one.mistake not in found and call.fits(one, BM, BN):
                 found[one.mistake] = None
     named_ones = [one for one in found if one[0] not in ("window-of", "sinks-of")]  # say more
-    return named_ones or list(found) or ([] if matrix.backward else call.heads())
+    return named_ones or list(found) or ([] if matrix.backward or nan else call.heads())
 
 
 class Call:
@@ -122,12 +144,15 @@ class Call:
         if self.matrix.backward:
             if case.sink_logits:  # P from an lse that leaves it out
                 yield Suspect(("sink-logits-ignored",), sink=-np.inf)
+            if self.matrix.tensor == "d_q":  # d_v has a loop over queries
+                yield from self.wrong_loops()
             return
         if case.window and self.kind != "all_keys":
             seen = np.argwhere((self.found > SEEN) & (self.ages >= 0) & (
                 np.arange(self.N) >= (case.sinks or 0)))
             W = int((seen[:, 0] - seen[:, 1]).max(initial=0)) + 1
-            yield Suspect(("window-of", W, case.window), sees=lambda q, k, m, n: right(
+            less = " (W - S)" * (W + (case.sinks or 0) == case.window)
+            yield Suspect(("window-of", f"{W}{less}", case.window), sees=lambda q, k, m, n: right(
                 q, k, window_size=W))
             if case.sinks:
                 left = np.argwhere((self.found > SEEN) & (self.ages >= case.window))
@@ -149,15 +174,22 @@ class Call:
         for id, of_query, of_key in (("query-positions-of-the-tile", 1, 0),
                                      ("key-positions-of-the-tile", 0, 1),
                                      ("positions-of-the-tile", 1, 1)):
-            yield Suspect((id,), sees=lambda q, k, m, n, i=of_query, j=of_key: right(
-                q - i * m, k - j * n))
-        for id in self.loops(0, 128, 16):
-            yield Suspect(_whole(id), lambda *where, id=id: self.loops(*where).get(id))
+            for ends in (True, False) if self.kind != "all_keys" else ():
+                yield Suspect((id,), sees=lambda q, k, m, n, i=of_query, j=of_key, ends=ends: right(
+                    q - i * m, k - j * n) & ((k < self.N) | (not ends)))
+        yield from self.wrong_loops()
         yield Suspect(("hidden-scores-zero",), hidden=0.0)
-        for id, factor in (("no-scale", 1.0), ("scale-twice", self.scale**2),
-                           ("no-log2e", self.scale / LOG2E), ("log2e-twice", self.scale * LOG2E),
-                           ("scale-rounded", 1 / isqrt(self.case.D))):
+        for walk in (None, self.all_tiles) if self.kind != "all_keys" else ():
+            yield Suspect(("hidden-keys-in-the-sum",), walk, update={
+                "total": lambda t, a, r: t.l_i * a + t.power(t.raw - t.m[..., None]).sum(-1)})
+        factors = [("no-scale", 1.0), ("scale-twice", self.scale**2),
+                   ("no-log2e", self.scale / LOG2E), ("log2e-twice", self.scale * LOG2E)]
+        for id, factor in (*factors, ("scale-rounded", 1 / isqrt(case.D))
+                           if case.scale is None else ("scale-ignored", case.D**-0.5)):
             yield Suspect((id,), factor=factor)
+        parts = {"all_keys": list(PARTS)[:2], "causal": list(PARTS)[2:]}.get(self.kind, PARTS)
+        for (id, factor), part in itertools.product(factors, parts):
+            yield Suspect((id, part), factor=factor, tiles=PARTS[part])
         for id, update in UPDATES.items():
             for base in (2.0, np.e):
                 yield Suspect(_whole(id), update=update, base=base)
@@ -171,6 +203,10 @@ class Call:
                                    f"of head {h}"), sink=sink)
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
+
+    def wrong_loops(self) -> Iterator[Suspect]:
+        for id in self.loops(0, 128, 16):
+            yield Suspect(_whole(id), lambda *where, id=id: self.loops(*where).get(id))
 
     def sees(self, query, key, **others: int):
         """The right mask, or that of another window_size or sink_size."""
@@ -212,6 +248,11 @@ class Call:
             for id, begins in tiles.items():  # of two visits only the first is masked
                 found[id] = [(at, needs.get(at, True) and at not in begins[:i])
                              for i, at in enumerate(begins)]
+        if self.kind == "sinks":
+            inside = [(at, True) for at, _ in right if at >= example["first"]]
+            for end in ("BLOCK", "inner"):  # of the loop over the sinks, which reaches the window
+                tiles = range(0, min(self.case.sinks, example.get(end, self.N)), BN)
+                found["sinks-counted-twice", end] = [(at, True) for at in tiles] + inside
         parts = loops.parts(example, example)
         for part in parts:
             begin, end, said = part.tiles.start, part.tiles.stop, part.said
@@ -248,7 +289,8 @@ class Call:
         begins = range(0, len(self.found), BM)
         with np.errstate(all="ignore"):
             if one.mistake != ("max-over-the-block",):  # first a few rows, for most do not fit
-                for row in (self.wrong[0], self.wrong[len(self.wrong) // 2], self.wrong[-1]):
+                rows = self.wrong or range(len(self.found))
+                for row in (rows[0], rows[len(rows) // 2], rows[-1]):
                     if not right(row, row + 1, row // BM * BM):
                         return False
             return all(right(at, min(at + BM, len(self.found)), at) for at in begins)
@@ -260,7 +302,6 @@ class Call:
         s = self.s[these]
         if self.matrix.backward:
             return self.recomputed(one, visits, start, BN, these)
-        factor = (self.scale if one.factor is None else one.factor) / np.log(one.base)
         query = np.arange(these.start, these.stop)[:, None]
         sink = self.matrix.sink if one.sink is None else one.sink
         m_i = np.full(len(s), sink / np.log(one.base), np.float32)
@@ -268,23 +309,26 @@ class Call:
         for at, masked in visits or []:
             if not 0 <= at <= s.shape[1] - BN:
                 return None
-            key, tile = np.arange(at, at + BN), s[:, at:at + BN]
+            key, raw = np.arange(at, at + BN), s[:, at:at + BN]
+            tile = raw
             if masked:
                 keep = self.sees(query, key) if one.sees is None else one.sees(
                     query, key, start, at)
-                tile = np.where(keep, tile, one.hidden)
+                tile = np.where(keep, raw, one.hidden)
+            changed = one.factor is not None and one.tiles(start, at, masked)
+            factor = (one.factor if changed else self.scale) / np.log(one.base)
             left = Tile(tile, m_i, l_i, acc, self.eye[at:at + BN], factor, one.base,
-                        one.update).left
+                        one.update, raw).left
             m_i, l_i, acc = left["m_new"], left["l_i"], left["acc"]
         return one.end(acc, l_i, m_i)[:, :self.N]
 
     def recomputed(self, one: Suspect, visits: Visits, start: int, BN: int, these: slice
                    ) -> np.ndarray:
         """P of these rows, as the backward makes it from the right lse."""
-        s, hidden = self.s[these, :self.N] * self.scale, ~self.keep[these]
-        sink = self.matrix.sink if one.sink is None else one.sink
-        lse = np.logaddexp(np.logaddexp.reduce(np.where(hidden, -np.inf, s), 1), sink)
-        p, seen = np.exp(s - lse[:, None]), np.zeros(s.shape, bool)
+        s, lse = self.s[these, :self.N] * self.scale, self.matrix.lse.numpy()[these]
+        if one.sink is not None:  # -inf: an lse without it
+            lse = lse + np.log1p(-np.exp(self.matrix.sink - lse))
+        p, seen = np.exp(s - lse), np.zeros(s.shape, bool)
         query = np.arange(these.start, these.stop)[:, None]
         for at, masked in visits:
             key = np.arange(at, min(at + BN, self.N))

@@ -1,8 +1,8 @@
-"""Names the mistake that gives just the wrong lse, or the wrong gradients, that came back.
+"""Names the mistake that gives just the wrong o, lse or gradients that came back.
 
-The mistakes are those that step_checks/ knows by name and that need no tiles: in lse; in dS, P,
-the products, the sum over a group of heads.  Each is carried out in float64 on the tensors of the
-call; those of a backward in both kernels, in that of dq or in that of dk and dv.
+The mistakes are those that need no tiles: the tensors, heads and batch entries that o is made of;
+lse; dS, P, the products, the sum over a group.  Each is carried out in float64 on the tensors of
+the call; those of a backward in both kernels, in that of dq or in that of dk and dv.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 import reference
+from grader.diagnosis.describe import TILES
 from grader.diagnosis.samples import Sample
 from grader.step_checks import mistakes
 from grader.step_checks.examples import LN2, LOG2E
@@ -21,15 +22,18 @@ Gradients = dict[str, torch.Tensor]  # d_q, d_k, d_v; or lse
 
 
 def name(samples: list[Sample]) -> tuple[str, str, str]:
-    """-> the only mistake that fits the first sample whose o is right and whose lse or gradients
-    are not, as its id, in words, and the rule that it breaks; "" where none or several do."""
+    """-> the only mistake that fits the first wrong sample, as its id, in words, and the rule that
+    it breaks; "" where none or several do.  Gradients are looked at where o and lse are right."""
     for sample in samples:
-        if not sample.wrong or "o" in sample.wrong or "k" not in sample.built.tensors:
+        if not sample.wrong or "k" not in sample.built.tensors:
             continue
-        makes = wrong_lse if "lse" in sample.wrong else wrong
-        if makes is wrong_lse or {"d_q", "d_k", "d_v"} <= sample.got.keys():
+        makes = (wrong_output if "o" in sample.wrong else wrong_lse if "lse" in sample.wrong else
+                 wrong_sink if sample.wrong == ["d_sink_logits"] else wrong)
+        if makes is not wrong or {"d_q", "d_k", "d_v"} <= sample.got.keys():
             fits = {(id, where) for id, where, made in makes(sample) if _agree(sample, made)}
             for id, where in fits if len(fits) == 1 else ():
+                if id.startswith("effect-"):
+                    return id, where, ""
                 return id, where + mistakes.said(id), mistakes.of(id).rule
             break
     return "", "", ""
@@ -41,6 +45,62 @@ def _agree(sample: Sample, made: Gradients) -> bool:
                for name, x in made.items()) and any(
         float((sample.truth(name) - x).norm()) > 4 * near * float(x.norm())
         for name, x in made.items())
+
+
+def wrong_output(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
+    """Every mistake of what o is made of: its id, what is said of it, and o."""
+    case, tensors = sample.built.case, sample.built.tensors
+    q, k, v = (tensors[name].double() for name in "qkv")
+    s, _, right = scores(sample)
+    sink = tensors["sink_logits"].double()[:, None].expand(case.HQ, case.N) if case.sink_logits \
+        else torch.full((case.HQ, case.N), -torch.inf, dtype=torch.float64)
+    own = torch.arange(case.HQ) // (case.HQ // case.HKV)
+
+    def o(q=q, k=k, v=v, of_k=own, of_v=own, scale=right):
+        changed = (q @ k[:, of_k].mT * scale).masked_fill(torch.isinf(s), -torch.inf)
+        lse = torch.logaddexp(torch.logsumexp(changed, -1), sink)
+        return {"o": torch.exp(changed - lse[..., None]) @ v[:, of_v]}
+
+    if k.shape == v.shape:
+        yield "effect-values-are-keys", "o is the softmax times k, not v", o(v=k)
+    if case.scale is not None:
+        yield "scale-ignored", "", o(scale=case.D**-0.5)
+    if case.B > 1:
+        first = {name: x[:1].expand_as(x) for name, x in zip("qkv", (q, k, v), strict=True)}
+        for names in ("q", "k", "v", "kv", "qkv"):
+            yield "effect-batch-entry-0", (
+                f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} read from batch entry 0 "
+                "in every batch entry"), o(**{name: first[name] for name in names})
+    for name in "kv" if case.HKV > 1 else "":
+        yield "effect-head-0", f"{name} is read from head 0 in every head", o(
+            **{f"of_{name}": 0 * own})
+        yield "effect-heads-of-one", (
+            f"for {name} alone, query head h reads head h % HKV, and not h // (HQ // HKV)"), o(
+            **{f"of_{name}": torch.arange(case.HQ) % case.HKV})
+
+
+def wrong_sink(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
+    """Every mistake of the gradient of sink_logits: its id, what is said of it, and the
+    gradient."""
+    case, lse = sample.built.case, sample.truth("lse").double()
+    p = torch.exp(sample.built.tensors["sink_logits"].double()[:, None] - lse)
+    delta = (sample.built.upstream["dout"].double() * sample.truth("o").double()).sum(-1)
+    share = -p * delta  # (B, HQ, N)
+    right = share.sum((0, 2))
+    changed = {"it has the wrong sign": -right, "P of the sink is missing": -delta.sum((0, 2)),
+               "it is log2(e) times as large": right * LOG2E,
+               "it is ln 2 times as large": right * LN2,
+               "it is a mean over the queries, not their sum": right / case.N}
+    if case.B > 1:
+        changed |= {"it is a mean over the batch, not its sum": right / case.B,
+                    "only batch entry 0 counts": share[0].sum(1),
+                    "only the last batch entry counts": share[-1].sum(1)}
+    tiles = [(f"only the {which} tile of queries counts", rows) for T in TILES if T < case.N
+             for which, rows in (("first", share[:, :, :T]),
+                                 ("last", share[:, :, (case.N - 1) // T * T:]))]
+    for said, made in (*changed.items(), *((said, rows.sum((0, 2))) for said, rows in tiles)):
+        yield "effect-sink-gradient", f"the gradient of sink_logits: {said}", {
+            "d_sink_logits": made}
 
 
 def wrong_lse(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
@@ -77,16 +137,15 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
     shift = delta if dlse is None else delta - dlse.double()[..., None]
     ds = p * (dp - shift)
 
-    def summed(x, all_heads=True):
+    def summed(x, head=None):  # of a group, or one head alone
         x = x.unflatten(1, (case.HKV, group))
-        return x.sum(2) if all_heads else x[:, :, -1]
+        return x.sum(2) if head is None else x[:, :, head]
 
     def dq(ds=ds, times=scale):
         return {"d_q": ds @ k * times}
 
-    def dkdv(p=p, ds=ds, times=scale, right=q, all_heads=True):
-        return {"d_k": summed(ds.mT @ right * times, all_heads),
-                "d_v": summed(p.mT @ do, all_heads)}
+    def dkdv(p=p, ds=ds, times=scale, right=q, head=None):
+        return {"d_k": summed(ds.mT @ right * times, head), "d_v": summed(p.mT @ do, head)}
 
     for id, other_p, other_ds in (
             ("no-delta", p, p * dp), ("delta-added", p, p * (dp + shift)),
@@ -97,7 +156,8 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
                 ("backward-in-two-bases", torch.exp((s - lse) * LN2)),
                 ("backward-without-lse", torch.exp(s)),
                 ("lse-in-base-2", torch.exp(s - lse * LOG2E)))),
-            *((("dlse-left-out", p, p * (dp - delta)),) if dlse is not None else ()),
+            *((("dlse-left-out", p, p * (dp - delta)),
+               ("dlse-added", p, p * (dp + shift - 2 * delta))) if dlse is not None else ()),
             *((("sink-share-constant", p, p * (dp - shift / p.sum(-1, keepdim=True))),)
               if case.sink_logits else ())):
         yield id, "", dq(other_ds) | dkdv(other_p, other_ds)
@@ -106,12 +166,17 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
     for times in (1.0, scale):
         yield "dq-from-p", "", dq(p, times) | dkdv()
         yield "dk-from-p", "", dq() | dkdv(ds=p, times=times)
+    if case.scale is not None:
+        default = case.D**-0.5
+        yield "dq-scale-ignored", "in the last factor of dq, ", dq(times=default) | dkdv()
+        yield "dkdv-scale-ignored", "in the last factor of dk, ", dq() | dkdv(times=default)
     yield "dq-unscaled", "", dq(times=1.0) | dkdv()
     yield "dk-unscaled", "", dq() | dkdv(times=1.0)
     yield "dk-from-do", "", dq() | dkdv(right=do)
     yield "dv-from-ds", "", dq() | dkdv(p=ds)
     if group > 1:
-        yield "group-not-summed", "", dq() | dkdv(all_heads=False)
+        for head in (0, -1):
+            yield "group-not-summed", "", dq() | dkdv(head=head)
         both = dkdv()
         for names in (("d_k",), ("d_v",), ("d_k", "d_v")):
             yield "group-averaged", "", dq() | both | {name: both[name] / group for name in names}

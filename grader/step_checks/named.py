@@ -142,6 +142,8 @@ def _sinks(window: dict) -> dict:
         return lambda q, k, g: change(q, k, g) | ((k <= q) & (k < g["sink_size"]))
 
     return {id: joined(change) for id, change in window.items()} | {
+        ("strictly-causal", "of the sinks"): lambda q, k, g: (k < q) & (
+            (_age(q, k) < g["window_size"]) | (k < g["sink_size"])),
         "sinks-ignored": lambda q, k, g: (k <= q) & (_age(q, k) < g["window_size"]),
         **{id: lambda q, k, g, more=more: (k <= q) & (
             (_age(q, k) < g["window_size"]) | (k < g["sink_size"] + more))
@@ -172,22 +174,24 @@ class Tile:
     """One tile's online softmax, with a change, in the step's own units.
 
     s (..., R, T): scores, -inf for hidden keys; factor: by which they are still to be multiplied;
-    m_i, l_i (..., R), acc (..., R, D): the values before.  In float32, so that large numbers
-    overflow as in the step.
+    m_i, l_i (..., R), acc (..., R, D): the values before; raw: as s, before the mask; 0 for hidden
+    keys where it is not known.  In float32, so that large numbers overflow as in the step.
     """
 
-    def __init__(self, s, m_i, l_i, acc, v, factor: float, base: float, changes: dict):
+    def __init__(self, s, m_i, l_i, acc, v, factor: float, base: float, changes: dict, raw=None):
         self.s, self.m_i, self.l_i, self.acc = np.float32(s), np.float32(m_i), l_i, acc
         self.base, self.factor = np.float32(base), np.float32(factor)
         self.scaled = self.s * np.float32(factor)
+        self.raw = (np.where(self.s == -np.inf, np.float32(0), self.scaled) if raw is None
+                    else np.float32(raw) * np.float32(factor))
         for name, right in (("new", self.new), ("weight", self.weight), ("alpha", self.alpha),
                             ("total", self.total), ("sums", self.sums), ("pivot", self.pivot)):
             setattr(self, name, functools.partial(changes[name], self) if name in changes
                     else right)
         with np.errstate(all="ignore"):
             m = np.broadcast_to(self.new(self.scaled.max(-1)), self.m_i.shape)
-            pivot = self.pivot(m)
-            p, a = self.weight(pivot), self.alpha(pivot)
+            self.m = self.pivot(m)
+            p, a = self.weight(self.m), self.alpha(self.m)
             self.l = self.total(a, p.sum(-1))
             self.left = {"m_new": m, "p": p, "alpha": a, "l_i": self.l, "acc": self.sums(a, p @ v)}
 
@@ -261,13 +265,15 @@ UPDATES = {
     "max-scaled-twice": dict(weight=lambda t, m: t.power(t.scaled - t.factor * m[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),
+    ("max-not-running", " of a tile's weights"): dict(
+        new=lambda t, top: top, alpha=lambda t, m: np.ones_like(m)),
     ("max-not-running", " in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
     "max-of-the-first-tile": dict(new=lambda t, top: np.where(t.m_i == -np.inf, top, t.m_i)),
     "max-over-the-block": dict(new=lambda t, top: np.maximum(t.m_i, top.max(-1, keepdims=True))),
     "max-of-magnitudes": dict(new=lambda t, top: np.maximum(
         t.m_i, np.where(t.s == -np.inf, t.s, abs(t.scaled)).max(-1))),
     "max-of-hidden-keys": dict(new=lambda t, top: np.maximum(
-        t.m_i, np.where(t.s == -np.inf, 0, t.scaled).max(-1))),
+        t.m_i, t.raw.max(-1))),
     "no-pivot": dict(pivot=lambda t, m: m),
     "no-max": dict(new=lambda t, top: np.zeros_like(t.m_i)),
 }
@@ -290,8 +296,8 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
 
 SINK_LOGITS = {  # (the logit, the scale) -> what is used instead
     "sink-logits-ignored": lambda sink, scale: sink - np.inf,
-    ("sink-logit-wrong", "is taken to be in base 2"): lambda sink, scale: sink / LOG2E,
-    ("sink-logit-wrong", "counts twice: l begins at exp(sink) beside an m that holds it"):
+    ("sink-logit-wrong", "is taken as one in base 2"): lambda sink, scale: sink / LOG2E,
+    ("sink-logit-wrong", "is counted twice: l starts at exp(sink) although m already holds it"):
         lambda sink, scale: 2 * sink,
     ("sink-logit-wrong", "is multiplied by the scale"): lambda sink, scale: sink * scale,
 }

@@ -22,7 +22,10 @@ def ask(spoil):
         p = torch.softmax(s, -1)
         found = {"o": (p @ t["v"]).float()}
         if case.grads:
-            found["d_v"] = (p.mT @ built.call.douts["o"].view().double()).float()
+            do = built.call.douts["o"].view().double()
+            dp = do @ t["v"].mT
+            ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+            found["d_v"], found["d_q"] = (p.mT @ do).float(), (ds @ t["k"] * case.D**-0.5).float()
         return found
     return answer
 
@@ -32,11 +35,11 @@ def later(keep):
     return keep | (torch.arange(len(keep))[None] == query + 1)
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_the_matrix_of_a_right_function_is_the_expected_one(backward):
-    case = CASE if not backward else Case(8, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True,
-                                          grads=("q", "k", "v"))
-    matrix = attention_map.read(ask(lambda keep: keep), case, 1, backward)
+@pytest.mark.parametrize("tensor", ["o", "d_v", "d_q"])
+def test_the_matrix_of_a_right_function_is_the_expected_one(tensor):
+    case = CASE if tensor == "o" else Case(8, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True,
+                                           grads=("q", "k", "v"))
+    matrix = attention_map.read(ask(lambda keep: keep), case, 1, tensor)
     torch.testing.assert_close(matrix.found, matrix.expected, atol=1e-6, rtol=1e-5)
     assert attention_map.describe(matrix) is None
     assert drawing.caption(matrix).startswith("These weights are all right")
@@ -76,11 +79,15 @@ def doubled(p, s):
 @pytest.mark.parametrize("change, id, said", [
     (lambda p, s: torch.softmax(s * 40, -1), "effect-too-sharp", "too sharp"),
     (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp",
-     "1.443 = log2(e) times as large"),
+     "1.443 (log2(e)) times as large"),
     (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat",
-     "0.25 = 1 / sqrt(D) times as large"),
+     "0.25 (1 / sqrt(D)) times as large"),
     (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
      "gives weight to key 1, which should be hidden"),
+    (lambda p, s: torch.softmax(s.clamp_min(-3), -1), "effect-hidden-weights",
+     "not the weight of its score: it is that of a score of -3; "),
+    (lambda p, s: (s > -torch.inf).double() / (s > -torch.inf).sum(-1, keepdim=True),
+     "effect-too-flat", "all keys that a query sees have the same weight"),
     (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
     (doubled, "effect-weights", "all among the first 16 keys"),
     (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives weight to key"),

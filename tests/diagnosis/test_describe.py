@@ -99,7 +99,8 @@ def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
     (1.04, "is 1.04 times")])
 def test_a_constant_multiple_of_the_right_rows_is_said_as_such(factor, said):
     finding = found(PLAIN, lambda x: x * factor)
-    assert finding.id == "multiple" and said in finding.seen and finding.where == "everywhere"
+    assert finding.id == "multiple-of-all" and said in finding.seen
+    assert finding.where == "everywhere"
 
 
 def test_rows_that_are_multiples_by_several_factors_are_said_as_such():
@@ -181,7 +182,7 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
         x[:, 1] = float("nan")
         return never(x)
     finding = found(PLAIN, never, dtype=dtype)
-    assert finding.id == "never-stored" and "Your code never wrote" in finding.seen
+    assert finding.id == "never-stored" and "Your code never wrote" in finding.what[1]
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
     assert finding.id == "nan" and "Your code wrote these values itself" in finding.seen
@@ -271,3 +272,14 @@ def test_stage_1_hears_nothing_of_kernels():
     for text in texts:
         for word in ("program", "grid", "kernel", "launch", "tl.", "constexpr"):
             assert word not in text, text
+
+
+@pytest.mark.parametrize("rows, length, said", [
+    ([99], 100, "last row"), (range(64, 100), 100, "after the last whole tile of 64"),
+    (range(64), 128, "They are the first 64 rows"),
+    (range(64, 256), 256, "Only the first 64 rows are written"),
+    (range(65, 128), 128, "tiles of 64 began one row apart"), ([3, 70], 128, ""),
+    (range(128), 128, "")])
+def test_rows_never_written_tell_which_program_is_missing(rows, length, said):
+    found = describe._not_written(list(rows), length)
+    assert said in found and bool(said) == bool(found)

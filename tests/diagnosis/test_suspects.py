@@ -26,16 +26,33 @@ def sinks(i, j, case):
     return (j <= i) & ((i - j < case.window) | (j < case.sinks))
 
 
-def update(m_i, l_i, acc, s, v):
+def update(m_i, l_i, acc, s, v, raw):
     m = torch.maximum(m_i, s.amax(-1))
     pivot = m.nan_to_num(neginf=0.0)  # of a row that has seen no key
     p, alpha = torch.exp(s - pivot[..., None]), torch.exp(m_i - pivot)
     return m, l_i * alpha + p.sum(-1), acc * alpha[..., None] + p @ v
 
 
-def acc_kept(m_i, l_i, acc, s, v):
-    m, l_i, _ = update(m_i, l_i, acc, s, v)
+def acc_kept(m_i, l_i, acc, s, v, raw):
+    m, l_i, _ = update(m_i, l_i, acc, s, v, raw)
     return m, l_i, acc + torch.exp(s - m[..., None]) @ v
+
+
+def hidden_keys_summed(m_i, l_i, acc, s, v, raw):
+    m, _, acc = update(m_i, l_i, acc, s, v, raw)
+    return m, l_i * torch.exp(m_i - m) + torch.exp(raw - m[..., None]).sum(-1), acc
+
+
+def max_before_the_mask(m_i, l_i, acc, s, v, raw):
+    """In float32, so that the weights of a row whose scores lie far below it are 0."""
+    m = torch.maximum(m_i, raw.amax(-1)).float()
+    p, alpha = torch.exp(s.float() - m[..., None]), torch.exp(m_i.float() - m)
+    return m.double(), l_i * alpha + p.sum(-1), acc * alpha[..., None] + p.double() @ v
+
+
+def all_nan(m_i, l_i, acc, s, v, raw):
+    m, l_i, acc = update(m_i, l_i, acc, s, v, raw)
+    return m, l_i * torch.nan, acc
 
 
 def visits(start, M, T, N):
@@ -57,6 +74,11 @@ def diagonal_once_more(start, M, T, N):
 def from_the_window(start, M, T, N):
     return [(at, True) for at in (*range(max(start - 23, 0), start, T),
                                   *range(start, min(start + M, N), T))]
+
+
+def sinks_and_window(start, M, T, N):
+    first = max(start - 39, 0) // T * T
+    return [(at, True) for at in (*range(0, 20, T), *range(first, min(start + M, N), T))]
 
 
 def last_full_tile_missing(start, M, T, N):
@@ -84,10 +106,10 @@ def answer(mask, M=32, T=16, loop=every_tile, step=update, factor=1.0,
             acc = torch.zeros_like(q[:, :, own])
             for at, masked in loop(start, M, T, case.N):
                 j = torch.arange(at, at + T)[None]
-                s = q[:, :, own] @ k[:, :, j[0]].mT * case.D**-0.5 * factor
+                s = raw = q[:, :, own] @ k[:, :, j[0]].mT * case.D**-0.5 * factor
                 if masked:
-                    s = s.masked_fill(~mask(i, j, case), -torch.inf)
-                m, l_i, acc = step(m, l_i, acc, s, v[:, :, j[0]])
+                    s = raw.masked_fill(~mask(i, j, case), -torch.inf)
+                m, l_i, acc = step(m, l_i, acc, s, v[:, :, j[0]], raw)
             o[:, :, own] = acc / l_i[..., None]
         return {"o": o.float()}
     return ask
@@ -102,8 +124,13 @@ def named(case, ask) -> tuple[str, str]:
 @pytest.mark.parametrize(("case", "ask", "mistake"), [
     (CAUSAL, answer(lambda i, j, c: j <= i + 1, 64, 64), "next-key-visible"),
     (CAUSAL, answer(causal, 64, 32, visits, acc_kept), "acc-not-rescaled"),
+    (CAUSAL, answer(causal, 64, 32, visits, hidden_keys_summed), "hidden-keys-in-the-sum"),
+    (replace(CAUSAL, family="steep"), answer(causal, 64, 64, visits, max_before_the_mask),
+     "max-of-hidden-keys"),
     (CAUSAL, answer(causal, 64, 32, visits, factor=0.25), "scale-twice"),
     (CAUSAL, answer(causal, 64, 32, factor=1.4427), "log2e-twice"),
+    (replace(SINKS, window=40, sinks=20), answer(sinks, loop=sinks_and_window),
+     "sinks-counted-twice"),
     (CAUSAL, answer(causal, 32, 16, diagonal_once_more), "diagonal-twice"),
     (CAUSAL, answer(causal, 32, 16, last_full_tile_missing), "last-full-tile-skipped"),
     (CAUSAL, answer(causal, 32, 64, straddling_unmasked), "diagonal-unmasked"),
@@ -127,10 +154,52 @@ def test_a_mistake_is_named_by_the_weights_that_it_gives(case, ask, mistake):
     assert id == mistake and (", or " not in words or mistake == "log2e-twice"), words
 
 
+def dq_of(mask):
+    """A right answer but for dq, whose code recomputes P with this mask."""
+    def ask(built):
+        case, t = built.case, {name: x.double() for name, x in built.tensors.items()}
+        i, j = torch.arange(case.N)[:, None], torch.arange(case.N)[None]
+        do = built.call.douts["o"].view().double()
+        s = t["q"] @ t["k"].mT * case.D**-0.5
+        sink = t["sink_logits"][:, None, None].expand(*s.shape[:3], 1)
+        lse = torch.logsumexp(torch.cat([s.masked_fill(~sinks(i, j, case), -torch.inf), sink], -1),
+                              -1, keepdim=True)
+        p, dp = torch.exp(s - lse), do @ t["v"].mT
+        delta = (p * sinks(i, j, case) * dp).sum(-1, keepdim=True)
+        return {"d_q": (p * mask(i, j, case) * (dp - delta) @ t["k"] * case.D**-0.5).float()}
+    return ask
+
+
+def test_a_scale_that_is_wrong_in_some_tiles_is_said_to_be_so():
+    def ask(built):  # tiles of the diagonal have a scale of their own
+        case, t = built.case, {name: x.double() for name, x in built.tensors.items()}
+        i, j = torch.arange(case.N)[:, None], torch.arange(case.N)[None]
+        factor = torch.where(j // 32 == i // 32, 1.0, 1.4427) * case.D**-0.5
+        s = (t["q"] @ t["k"].mT * factor).masked_fill(j > i, -torch.inf)
+        return {"o": (torch.softmax(s, -1) @ t["v"]).float()}
+
+    id, words = named(CAUSAL, ask)
+    assert (id, words.partition(", ")[0]) == ("log2e-twice", "in tiles before the diagonal"), words
+
+
+@pytest.mark.parametrize(("mask", "mistake"), [
+    (window, "sinks-ignored"), (lambda i, j, c: sinks(i + 1, j, c) & (j <= i), "window-minus-one"),
+    (lambda i, j, c: sinks(i, j, c) | (j == i + 1), None)])
+def test_a_mask_of_dq_alone_is_named_by_what_dq_is_made_of(mask, mistake):
+    matrix = attention_map.read(dq_of(mask), SINKS, 1, "d_q")
+    id, words, _ = suspects.name(matrix, lambda: None)
+    if mistake is None:
+        assert attention_map.describe(matrix)[1].startswith(
+            "In the code of dq, query 0 sees key 1, which should be hidden")
+    else:
+        assert id == f"dq-{mistake}" and words.startswith("in the code of dq, "), words
+
+
 @pytest.mark.parametrize(("case", "ask"), [
     (CAUSAL, answer(lambda i, j, c: (j <= i) & (j != 3))),
     (CAUSAL, answer(lambda i, j, c: j <= i + 1, step=acc_kept)),
+    (CAUSAL, answer(causal, step=all_nan)),
     (WINDOW, answer(lambda i, j, c: window(i, j, c) & ((i - j) % 5 != 3)))],
-    ids=["one key hidden", "two mistakes", "holes in the window"])
+    ids=["one key hidden", "two mistakes", "all NaN", "holes in the window"])
 def test_weights_that_no_known_mistake_gives_have_no_name(case, ask):
     assert named(case, ask) == ("", "")

@@ -58,6 +58,7 @@ def test_right_gradients_have_no_mistake():
     ({"dq": lambda ds, k: ds @ k}, "dq-unscaled"),
     ({"dk": lambda ds, q: ds.mT @ q}, "dk-unscaled"),
     ({"heads": lambda h: h % 2}, "group-not-summed"),
+    ({"heads": lambda h: h % 2 == 0}, "group-not-summed"),
     ({"dk": lambda ds, q: ds.mT @ q / 8}, "group-averaged")])
 def test_a_mistake_is_named_by_the_gradients_that_it_gives(changes, mistake):
     assert wrong_gradients.name([sample(**changes)])[0] == mistake
@@ -75,6 +76,48 @@ def test_a_mistake_of_lse_is_named_by_what_came_back(change, mistake):
     lse = change(m, torch.exp(s - m[..., None]).sum(-1))
     wrong = Sample.of(right.built, right.got | {"lse": lse.float()}, "cpu")
     assert wrong_gradients.name([wrong])[0] == mistake
+
+
+GROUPS = replace(CASE, grads=())
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda q, k, v: (q, k, k), "o is the softmax times k, not v"),
+    (lambda q, k, v: (q, k[:1].expand_as(k), v),
+     "k is read from batch entry 0 in every batch entry"),
+    (lambda q, k, v: (q, k[:1].expand_as(k), v[:1].expand_as(v)),
+     "k, v are read from batch entry 0 in every batch entry"),
+    (lambda q, k, v: (q, k, v[:, [0, 0]]), "v is read from head 0 in every head"),
+    (lambda q, k, v: (q, k, v[:, [1, 0]]), "")])
+def test_tensors_that_o_is_wrongly_made_of_are_named(change, said):
+    built = build(GROUPS, 1)
+    q, k, v = change(*(built.tensors[name].double() for name in "qkv"))
+    o = reference.attention(q, k, v, is_causal=True)["o"].float()
+    assert wrong_gradients.name([Sample.of(built, {"o": o}, "cpu")])[1] == said
+
+
+def test_a_scale_that_is_not_taken_from_the_caller_is_named():
+    built = build(replace(GROUPS, scale=0.4), 1)
+    o = reference.attention(**built.tensors, is_causal=True)["o"].float()
+    assert wrong_gradients.name([Sample.of(built, {"o": o}, "cpu")])[0] == "scale-ignored"
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda share: -share.sum((0, 2)), "it has the wrong sign"),
+    (lambda share: share.sum(2).mean(0), "it is a mean over the batch, not its sum"),
+    (lambda share: share[0].sum(1), "only batch entry 0 counts"),
+    (lambda share: share[:, :, 32:].sum((0, 2)), "only the last tile of queries counts"),
+    (lambda share: share.sum((0, 2)) * 1.5, None)])
+def test_a_mistake_of_the_gradient_of_sink_logits_is_named(change, said):
+    right = sample(replace(CASE, stage=9, sink_logits=True,
+                           grads=("q", "k", "v", "sink_logits")))
+    p = torch.exp(right.built.tensors["sink_logits"].double()[:, None] - right.truth("lse"))
+    share = -p * (right.built.upstream["dout"].double() * right.truth("o")).sum(-1)
+    got = right.got | {"d_sink_logits": change(share).float()}
+    wrong = Sample.of(right.built, got, "cpu")
+    assert wrong.wrong == ["d_sink_logits"]
+    assert wrong_gradients.name([wrong])[1] == (
+        f"the gradient of sink_logits: {said}" if said else "")
 
 
 def test_a_mistake_in_one_kernel_is_said_to_be_there():
