@@ -46,8 +46,7 @@ class Found:
         return WRONG if _is_off(self.check.errors[tensor]) else RIGHT
 
     def sample(self, device: str) -> Sample:
-        got = dict(self.reply.outputs[0]) | {"d_" + n: x for n, x in self.reply.grads.items()}
-        return Sample.of(self.built, got, device)
+        return Sample.of(self.built, _tensors(self.reply), device)
 
 
 class Asking:
@@ -121,8 +120,7 @@ class Asking:
     def ask(self, built: Built) -> dict[str, torch.Tensor] | None:
         """The tensors of one more call; None if it fails."""
         with contextlib.suppress(SubmissionError):
-            reply = self.run(built)
-            return dict(reply.outputs[0]) | {"d_" + n: x for n, x in reply.grads.items()}
+            return _tensors(self.run(built))
         return None
 
     def _judged(self, asked: Asked, built: Built, reply: Reply) -> Found:
@@ -157,6 +155,10 @@ class Asking:
         else:
             verdict = WRONG
         return Found(asked, verdict, said, built, id=error.id)
+
+
+def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
+    return reply.outputs[0] | {"d_" + name: x for name, x in reply.grads.items()}
 
 
 def _is_off(errors: dict[str, float]) -> bool:

@@ -52,8 +52,12 @@ def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | 
         id, words, _ = wrong_gradients.name([sample])
         if id:
             return id, words
+    error = (sample.got[found.name] - sample.truth(found.name)).abs()
+    head = int(error.flatten(2).amax((0, 2)).argmax())
+    if error.shape[1] != case.HQ:  # of k or v
+        head *= case.HQ // case.HKV
     matrix = attention_map.read(
-        asking.ask, case, 0, "d_v" if found.name.startswith("d_") else "o")
+        asking.ask, case, head, {"o": "o", "lse": "o", "d_q": "d_q"}.get(found.name, "d_v"))
     if matrix is None:
         return None
     id, words, _ = suspects.name(matrix, lambda: attention_map.longer(asking.ask, matrix))

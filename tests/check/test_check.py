@@ -164,6 +164,16 @@ def test_state_from_call_to_call_is_found(tmp_path):
     assert verdicts(found) == {"output": "right", "twice": "wrong"}
 
 
+def test_the_heads_that_are_read_are_named_by_their_rule(tmp_path):
+    line = "n = q.shape[1] // v.shape[1]; v = v.repeat(1, n, 1, 1)"
+    file = tmp_path / "heads.py"
+    file.write_text(TINY.format(more="", corner="1", line=line, returned="s.softmax(-1) @ v")
+                    .replace("k.mT", "k.repeat(1, q.shape[1] // k.shape[1], 1, 1).mT"))
+    found = rows(file, ("output", "groups"))
+    assert verdicts(found) == {"output": "right", "groups": "wrong"}
+    assert found["groups"].mistake.startswith("heads-")
+
+
 def test_strides_that_are_taken_for_granted_are_found(tmp_path):
     returned = "s.softmax(-1) @ v.as_strided(v.shape, torch.empty(v.shape).stride())"
     found = rows(tiny(tmp_path, returned), ("output", "views", "nan_around"))
