@@ -127,7 +127,7 @@ def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp
         "problem_3.py": "def flash_attention_forward(q k):\n",
         "problem_4.py": entry + "    raise NotImplementedError\n",
         "problem_6.py": "def something_else():\n    return 1\n",
-        "problem_7.py": entry + "    while True:\n        pass\n",
+        "problem_7.py": "import time\n" + entry + "    time.sleep(900)\n",
     }, "--timeout", 4, "--quick")
     assert done.returncode == 1, done.stderr
     outcomes = {stage["stage"]: stage["outcome"] for stage in data["stages"]}

@@ -105,9 +105,8 @@ def test_stage_1_passes_and_the_next_stage_says_what_it_needs(pythons, solved):
     assert said.endswith("Next: python autograder.py --doctor   (problem 2 needs Triton)\n")
 
 
-@pytest.mark.parametrize("system", ["Linux", "Darwin"])
-def test_the_warm_ups_in_pytorch_are_right_and_the_others_skipped(system, pythons, solved):
-    code, said = asked(pythons[system], solved, "--warmup")
+def test_the_warm_ups_in_pytorch_are_right_and_the_others_skipped(pythons, solved):
+    code, said = asked(pythons["Darwin"], solved, "--warmup")
     assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 4, said
     assert "Warm-ups: 2 of 6 right" in said and "on a Mac a Linux container" in " ".join(
         said.split())
@@ -116,7 +115,7 @@ def test_the_warm_ups_in_pytorch_are_right_and_the_others_skipped(system, python
 def test_a_wrong_step_is_named_as_everywhere(pythons, solved, tmp_path):
     text = (ROOT / "problem_1.py").read_text("utf-8")
     (tmp_path / "problem_1.py").write_text(text.replace("alpha[..., None] * acc +", "acc +"))
-    code, said = asked(pythons["Darwin"], solved, "--p1", "--quick", "--submission", str(tmp_path))
+    code, said = asked(pythons["Linux"], solved, "--p1", "--quick", "--submission", str(tmp_path))
     assert code == 1 and said.count("✗ step") == 1, said
     assert "acc is not multiplied by alpha" in said
 
@@ -158,9 +157,8 @@ def test_with_too_old_a_triton_stage_1_is_graded_and_others_say_why_not(
     code, said = asked(old_triton, solved, "--p1", "--p3", "--quick")
     words = " ".join(said.split())
     assert code == 1 and said.count("P1 Correctness Test Passed") == 3, said
+    assert "steps  ✓ 1.1-1.8\n" in said
     assert "P3 skipped, 0 of 200 points: Triton 3.3.1: want 3.6 or later; pip install" in words
-    code, said = asked(old_triton, solved, "--step", "1.3")
-    assert code == 0 and "step 1.3 is right" in said, said
 
 
 @pytest.mark.interpreter
