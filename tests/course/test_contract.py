@@ -130,6 +130,12 @@ def test_borders_lie_where_the_tiles_of_the_file_do():
     assert contract.case_of(STAGES[6], row | {"tile": "smallest"}, [64, 16]).N == 64
 
 
+def test_all_sinks_and_a_huge_window_lie_past_every_length():
+    row = contract.rows(7)[0] | {"sinks": "all", "window": "huge"}
+    case = contract.case_of(STAGES[7], row, TILES)
+    assert case.sinks > case.N and case.window == 2**31 - 1
+
+
 def test_what_costs_most_is_asked_last_and_lengths_stay_short():
     for number in STAGES:
         asked = cases(number)

@@ -103,6 +103,81 @@ def _answer(truth: torch.Tensor, tiled: torch.Tensor) -> correctness.Answer:
     return correctness.Answer({"o": truth}, {}, {"o": tiled}, 2.0**-12)
 
 
+@pytest.mark.parametrize("dtype, unit", [
+    (torch.float16, 2.0**-12), (torch.bfloat16, 2.0**-9), (torch.float32, 2.0**-21)])
+def test_an_answer_may_be_off_by_few_units_of_its_dtype(dtype, unit):
+    answer = correctness.answer(inputs.build(Case(3, "robust", 8, dtype=dtype), 0), "cpu")
+    assert answer.unit == unit and not answer.given
+    truth = torch.randn(1, 1, 8, 16, dtype=torch.float64)
+    verdict = correctness.Answer({"o": truth}, {}, {"o": truth}, unit).judge("o", truth)
+    assert (verdict.fro_limit, verdict.row_limit, verdict.times) == (3 * unit, 16 * unit, 0)
+    assert correctness.answer(inputs.build(
+        Case(2, "robust", 8, M=4, dtype=dtype), 0), "cpu").unit == unit
+
+
+@pytest.mark.parametrize("stage, unit", [(3, 2.0**-10), (1, 2.0**-21)])
+def test_only_kernels_on_a_gpu_multiply_float32_in_tf32(stage, unit):
+    built = inputs.build(Case(stage, "robust", 8, dtype=torch.float32), 0)
+    assert correctness.answer(built, torch.device("cpu")).unit == unit  # not "cpu": as on a GPU
+
+
+@pytest.mark.parametrize("case, given", [
+    (Case(1, "robust", 8), {"o", "lse"}), (Case(1, "robust", 8, dtype=torch.float32), set()),
+    (Case(3, "robust", 8), set()), (Case(2, "robust", 8, M=4), {"y"})])
+def test_lines_that_the_assignment_gives_may_round_where_it_gives_some(case, given):
+    built = inputs.build(case, 0)
+    assert set(correctness.answer(built, "cpu", as_given=True).given) == given
+    assert not correctness.answer(built, "cpu").given
+
+
+def test_what_such_a_line_makes_infinite_excuses_nothing():
+    built = inputs.build(Case(1, "robust", 8), 0)
+    built.tensors["q"] = built.tensors["q"] * 2e4  # scores overflow float16
+    assert "o" not in correctness.answer(built, "cpu", as_given=True).given
+
+
+@pytest.mark.parametrize("factor, accepted, excused", [
+    (1.0, True, False), (1.01, True, True), (1.05, False, False)])
+def test_an_excuse_is_told_where_it_was_needed(factor, accepted, excused):
+    truth = torch.randn(1, 1, 8, 16, dtype=torch.float64)
+    answer = correctness.Answer({"o": truth}, {}, {"o": truth}, 2.0**-12,
+                                given={"o": 1.01 * truth})
+    verdict = answer.judge("o", factor * truth)
+    assert (verdict.accepted, verdict.excused) == (accepted, excused)
+    assert verdict.as_dict().get("excused", False) == excused
+
+
+def test_of_few_sink_logits_the_worst_alone_decides():
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    answer = correctness.Answer({"d_sink_logits": truth}, {"d_sink_logits": torch.ones(2)},
+                                {"d_sink_logits": truth + torch.tensor([0.0, 0.5])}, 2.0**-12)
+    verdict = answer.judge("d_sink_logits", truth)
+    assert verdict.fro_limit == verdict.row_limit == 2.0
+
+
+def test_a_refilled_call_is_judged_by_its_refill():
+    built = inputs.build(Case(3, "robust", 8, refill=True), 0)
+    want = reference.attention(**built.refilled, is_causal=False)["o"]
+    assert torch.equal(correctness.answer(built, "cpu", refilled=True).truth["o"], want)
+    assert not torch.equal(correctness.answer(built, "cpu").truth["o"], want)
+
+
+def test_the_scale_of_dw_is_that_of_a_sum_of_random_signs():
+    built = inputs.build(Case(2, "robust", 30, M=50, grads=("x", "w")), 0)
+    terms = built.upstream["dy"].double()[:, None] * built.tensors["x"].double()
+    found = correctness.answer(built, "cpu").scale["d_w"]
+    torch.testing.assert_close(found, terms.norm(dim=0))
+
+
+def test_a_gradient_of_lse_is_a_term_of_dq_and_dk_like_delta():
+    built = inputs.build(Case(1, "robust", 8, grads=("q", "k", "v")), 0)
+    given = {**built.tensors, "dout": built.upstream["dout"]}
+    exact = reference.attention(**built.tensors, **built.upstream, is_causal=False)
+    without = correctness.term_sizes(**given, exact=exact)
+    with_it = correctness.term_sizes(**given, exact=exact, dlse=built.upstream["dlse"])
+    assert all((with_it[name] > without[name]).all() for name in ("d_q", "d_k"))
+
+
 @pytest.mark.parametrize("number, family", [(8, "falling"), (9, "needles")])
 def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family):
     case = next(case for case in listed(number, "cpu", False)
@@ -160,6 +235,7 @@ def test_every_kind_of_error_is_seen_by_its_own_measure(change, by):
     truth = torch.randn(1, 1, 4096, 16, dtype=torch.float64)
     verdict = _answer(truth, truth).judge("o", change(truth))
     assert not verdict.accepted and (verdict.nan == 1) == (by == "nan")
+    assert (verdict.times == math.inf) == (by == "nan")
     if by != "nan":
         assert (verdict.fro < verdict.fro_limit) == (by == "row")
         assert (verdict.row < verdict.row_limit) == (by == "fro")
