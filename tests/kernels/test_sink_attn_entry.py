@@ -1,5 +1,6 @@
 """What sink_attn.attention asks of the kernels, and which: without running any."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,10 @@ def test_gluon_runs_on_hopper_alone(monkeypatch):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, got=capability:
                                 got)
             assert str(capability) in entry.no_gluon(capability)  # anything tells devices apart
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        monkeypatch.setitem(sys.modules, "sink_attn.attention_hopper_launch", SimpleNamespace(
+            backward=None))
+        assert entry.no_gluon("Hopper") == ""
     finally:
         entry.no_gluon.cache_clear()
 
@@ -108,6 +113,50 @@ def test_lse_is_returned_only_where_it_is_asked_for(asked, return_lse, wanted):
     assert o.shape == Q.shape and o.requires_grad == wanted and (lse is None) != return_lse
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v", "sinks"])
+def test_autograd_is_asked_only_where_an_input_wants_a_gradient(asked, monkeypatch, name):
+    monkeypatch.setattr(entry, "AttentionFunction", SimpleNamespace(
+        apply=lambda *given: "with a graph"))
+    given = {**dict.fromkeys("qkv", Q), "sinks": torch.zeros(2)}
+    given[name] = given[name].clone().requires_grad_()
+    q, k, v, sinks = given.values()
+    assert sink_attn.attention(q, k, v, sink_logits=sinks) == "with a graph"
+    with torch.no_grad():
+        assert torch.equal(sink_attn.attention(q, k, v, sink_logits=sinks), Q)
+    assert len(asked) == 1
+
+
+PACKED = torch.randn(5, 2, 16)
+ENDS = torch.tensor([0, 2, 5], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("other", [ENDS, ENDS.clone()])
+def test_packed_sequences_come_back_as_they_were_packed(asked, other):
+    o = sink_attn.attention_varlen(PACKED, PACKED, PACKED, ENDS, other, 3)
+    assert torch.equal(o, PACKED)
+    o, lse = sink_attn.attention_varlen(PACKED, PACKED, PACKED, ENDS, other, 4, scale=0.5,
+                                        return_lse=True)
+    assert torch.equal(o, PACKED) and torch.equal(lse, PACKED[..., 0].T)
+    assert [one["max_seqlen"] for one in asked] == [3, 4] and asked[-1]["scale"] == 0.5
+
+
+@pytest.mark.parametrize(("q", "ends", "others", "most", "message"), [
+    (PACKED[None], ENDS, ENDS, 3, r"want q \(T, HQ, D\)"),
+    (PACKED[:0], ENDS, ENDS, 3, "not empty"),
+    (PACKED, ENDS.long(), ENDS, 3, r"want cu_seqlens \(S \+ 1,\), int32"),
+    (PACKED, ENDS[:1], ENDS[:1], 3, "at least one sequence"),
+    (PACKED, ENDS[None], ENDS, 3, "want cu_seqlens"),
+    (PACKED, ENDS.to("meta"), ENDS, 3, "want one device; got q cpu, cu_seqlens meta"),
+    (PACKED, ENDS, ENDS[1:], 3, "want cu_seqlens_k of the length of cu_seqlens_q, 3; got 2"),
+    (PACKED, ENDS, torch.tensor([0, 3, 5], dtype=torch.int32), 3, "want cu_seqlens_k equal"),
+    (PACKED, ENDS, ENDS, 0, "want an integer max_seqlen >= 1; got 0"),
+    (PACKED, ENDS, ENDS, 2, "want max_seqlen >= 3, the longest sequence; got 2")])
+def test_what_is_no_packing_is_refused_before_a_kernel_runs(asked, q, ends, others, most, message):
+    with pytest.raises(ValueError, match=message):
+        sink_attn.attention_varlen(q, q, q, ends, others, most)
+    assert asked == []
+
+
 def test_autocast_casts_the_input_and_no_dtype_that_is_refused(asked):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert sink_attn.attention(Q, Q, Q).dtype == torch.bfloat16
@@ -122,6 +171,8 @@ def test_autocast_casts_the_input_and_no_dtype_that_is_refused(asked):
     (dict(softmax_scale=-1.0), "want softmax_scale > 0 and finite; got -1.0"),
     (dict(sink_logits=torch.zeros(2, device="meta")), "want one device; got q cpu, sinks meta"),
     (dict(sink_size=1.0), "want an integer sink_size >= 0; got 1.0"),
+    (dict(window_size=2.5), "want an integer window_size >= 1, or None; got 2.5"),
+    (dict(window_size=0), "want an integer window_size >= 1, or None; got 0"),
     (dict(kernel="gluon"), "kernel='gluon': want D 64 or 128; got 16")])
 def test_what_no_kernel_could_honour_is_refused_before_any_runs(asked, options, message):
     with pytest.raises(ValueError, match=message):
@@ -155,6 +206,17 @@ def test_lse_is_in_base_2_between_triton_kernels_and_natural_elsewhere(monkeypat
         assert torch.equal(got, lse * factor)
         assert torch.equal(do, torch.zeros_like(Q)) and dlse is None
         assert rest == [None, True, None, 0, 0.25, (True,) * 4]
+
+
+def test_gluons_backward_gets_lse_in_base_e(monkeypatch):
+    lse, given = torch.ones(1, 2, 5), []
+    monkeypatch.setitem(sys.modules, "sink_attn.attention_hopper_launch", SimpleNamespace(
+        backward=lambda *what: given.append(what)))
+    for forward, factor in (("triton", entry.LN2), ("gluon", 1.0)):
+        entry._backward(Q, Q, Q, None, None, Q, lse, Q, None, None, True, 7, 0, True, 0.25, False,
+                        (forward, "gluon"), (True,) * 4)
+        q, k, v, sinks, o, got, do, *rest = given[-1]
+        assert torch.equal(got, lse * factor) and rest == [True, 0.25, 7, True, True, None]
 
 
 def test_the_gradient_of_lse_reaches_the_kernels_contiguous(monkeypatch):

@@ -38,6 +38,16 @@ def test_every_argument_of_the_forward_stands_under_its_own_name(launched):
     assert "num_warps" in options and not options.keys() & given.keys()
 
 
+@pytest.mark.parametrize("HQ, options", [(4, (False, None, 0)), (4, (True, None, 0)),
+                                         (16, (True, 128, 0))])
+def test_the_grid_covers_every_row_of_every_head_once(launched, HQ, options):
+    q, k, v = (x.expand(3, -1, -1, -1) for x in tensors(300, HQ))
+    launcher.forward(q, k, v, None, None, None, *options, 0.125)
+    (_, grid, given, _), = launched
+    rows = given["BLOCK_M"] * (1 + given["TWO_TILES"])
+    assert grid == (-(-300 // rows) * 3 * HQ // given["HEADS"], 1, 1)
+
+
 @pytest.mark.parametrize("S, tiles", [(None, 5), (1, 5), (7, 11)])
 def test_each_packed_sequence_has_one_tile_more_for_its_last_rows(S, tiles):
     assert launcher._tiles(300, 64, S) == tiles
@@ -86,7 +96,9 @@ def test_a_backward_launches_what_is_wanted_and_dq_always(launched):
         assert [one[0] for one in launched] == names and dsink is None
         assert (dv is not None) == needs[2] and dq.shape == q.shape
     assert dk.shape == dv.shape == k.shape
-    given = launched[1][2]
+    given, rows = launched[1][2], launched[0][2]["BLOCK_M"]
+    assert launched[0][1] == (-(-300 // rows) * 4, 1, 1) and not launched[0][2]["WANT_DSINK"]
+    assert launched[1][1] == (-(-300 // given["BLOCK_N"]) * 2, 1, 1)
     assert given["HQ"] == 4 and given["HKV"] == 2 and given["window_size"] == 100
     assert given["scale"] == 0.125 and given["N"] == 300
 
@@ -99,6 +111,25 @@ def test_sink_logits_get_a_gradient_per_head_in_their_own_dtype(launched):
                               (True,) * 4)[3]
     assert (dsink.shape, dsink.dtype) == ((4,), torch.float64)
     assert launched[1][2]["WANT_DSINK"]
+
+
+def test_the_parts_of_a_sinks_loop_are_added_up(launched, monkeypatch):
+    q, k, v = tensors(4000)
+    o, lse = launcher.forward(q, k, v, None, None, None, True, 100, 4, 0.125)
+    launch, sums = kept.launch, []
+
+    def fill(key, function, grid, *args, **options):
+        launch(key, function, grid, *args, **options)
+        if outs := [x for x in args if isinstance(x, torch.Tensor) and x.dim() == 5]:
+            sums.append((grid, [x.fill_(1.0).shape for x in outs]))
+
+    monkeypatch.setattr(kept, "launch", fill)
+    dk, dv = launcher.backward(q, k, v, None, None, o, lse, o, None, None, True, 100, 4, 0.125,
+                               (True,) * 3 + (False,))[1:3]
+    (grid, shapes), = sums
+    parts, rows = grid[1], shapes[0][3]
+    assert parts > 1 and shapes == [(parts, 1, 2, rows, 64)] * 2
+    assert (dk[:, :, :rows] == parts).all() and (dv[:, :, :rows] == parts).all()
 
 
 def test_tensors_that_the_copy_engine_cannot_take_have_no_descriptors():
