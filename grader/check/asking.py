@@ -118,7 +118,13 @@ class Asking:
         return session
 
     def ask(self, built: Built) -> dict[str, torch.Tensor] | None:
-        """The tensors of one more call; None if it fails."""
+        """The tensors of one more call, in the plain call's dtype; None if it fails."""
+        dtype, call = self.plain.dtype, built.call
+        built.tensors = {name: x.to(dtype).float() for name, x in built.tensors.items()}
+        built.call = replace(
+            call, outputs=tuple(replace(one, dtype=dtype) for one in call.outputs),
+            inputs={name: TensorInput.dense(x.to(dtype)) for name, x in built.tensors.items()},
+            douts={name: TensorInput.dense(x.view().to(dtype)) for name, x in call.douts.items()})
         with contextlib.suppress(SubmissionError):
             return _tensors(self.run(built))
         return None

@@ -39,6 +39,21 @@ def attention(q, k, v, *, is_causal{more}):
 """
 
 
+HALF = """
+import torch
+
+def attention(q, k, v, *, is_causal, window_size=None):
+    if q.dtype == torch.float32:
+        raise ValueError("want 16 bits")
+    age = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+    keep = (age >= 0) | (not is_causal)
+    if window_size is not None:
+        keep = keep & (age <= window_size)
+    s = (q.float() @ k.float().mT / q.shape[-1]**0.5).masked_fill(~keep, -torch.inf)
+    return (s.softmax(-1) @ v.float()).to(q.dtype)
+"""
+
+
 def rows(file, features=MASKS, seed=1) -> dict[str, table.Row]:
     """The rows of an adapter, FILE or FILE:function."""
     read = adapter.read(str(file))
@@ -98,6 +113,19 @@ def test_sink_attn_is_right_in_every_row_that_it_takes():
     assert wrong(found) == [] and found["nq_nk"].verdict == "refused"
 
 
+@pytest.mark.parametrize(("file", "claims"), [
+    ("flash2.py", 3), ("fla_parallel.py", 4), ("transformers_attention.py:eager", 4),
+    ("transformers_attention.py:sdpa", 4), ("transformers_attention.py:flex_attention", 4)])
+def test_an_adapter_that_needs_more_than_torch_is_read_without_it(file, claims):
+    assert len(adapter.read(str(ROOT / "examples/check" / file)).claims) == claims
+
+
+def test_the_page_shows_an_adapter_that_is_there():
+    page = (ROOT / "docs/check.md").read_text("utf-8")
+    shown = page.partition("```python\n")[2].partition("```")[0]
+    assert (ROOT / "examples/check/sdpa.py").read_text("utf-8").endswith("\n\n" + shown)
+
+
 # ----------------------------------------------------------------- reported mistakes
 @pytest.mark.parametrize("function", REPORTED)
 def test_a_reported_mistake_is_named_in_its_row_and_only_there(function):
@@ -119,6 +147,15 @@ def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     found = rows(tiny(tmp_path, "(s - 1e-3 * s.abs()).softmax(-1) @ v"), ("output", "dq", "views"))
     assert verdicts(found) == {"output": "wrong", "dq": "not checked", "views": "not checked"}
     assert "the call without it is wrong" in found["views"].says
+
+
+def test_a_mistake_has_a_name_in_16_bits_too(tmp_path):
+    file = tmp_path / "half.py"
+    file.write_text(HALF)
+    found = rows(file, ("output", "window", "dtypes"))
+    assert verdicts(found) == {"output": "right", "window": "wrong", "dtypes": "right"}
+    assert found["window"].mistake == "window-plus-one"
+    assert "want 16 bits" in str(found["dtypes"].refused)
 
 
 def test_what_raises_is_refused_with_its_sentence_and_line(tmp_path):
