@@ -126,6 +126,12 @@ def test_the_page_shows_an_adapter_that_is_there():
     assert (ROOT / "examples/check/sdpa.py").read_text("utf-8").endswith("\n\n" + shown)
 
 
+def test_the_page_lists_every_feature_that_only_takes():
+    page = " ".join((ROOT / "docs/check.md").read_text("utf-8").split())
+    listed = page.partition("checks one row: ")[2].partition(". `--json")[0]
+    assert listed.replace("`", "").replace(" or ", ", ").split(", ") == [*FEATURES]
+
+
 # ----------------------------------------------------------------- reported mistakes
 @pytest.mark.parametrize("function", REPORTED)
 def test_a_reported_mistake_is_named_in_its_row_and_only_there(function):
