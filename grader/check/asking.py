@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -44,6 +45,12 @@ class Found:
         if not tensor or self.check is None:
             return self.verdict
         return WRONG if _is_off(self.check.errors[tensor]) else RIGHT
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is an answer, without NaN and inf."""
+        errors = self.check.errors.values() if self.check else ()
+        return bool(errors) and all(math.isfinite(one["fro"]) for one in errors)
 
     def sample(self, device: str) -> Sample:
         return Sample.of(self.built, _tensors(self.reply), device)

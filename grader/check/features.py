@@ -39,7 +39,7 @@ class Asked:
 @dataclass(frozen=True)
 class Trial:
     """A call, and those that must be right before it says anything.  tensor: the one that counts;
-    "" for all.  is_remark: right 16-bit arithmetic may fail it."""
+    "" for all.  is_remark: right 16-bit arithmetic may be far off there."""
 
     asked: Asked
     without: tuple[Asked, ...] = ()

@@ -164,6 +164,16 @@ def test_a_mistake_has_a_name_in_16_bits_too(tmp_path):
     assert "want 16 bits" in str(found["dtypes"].refused)
 
 
+def test_large_scores_may_be_far_off_in_16_bits_but_not_nan(tmp_path):
+    file = tmp_path / "half.py"
+    rounded = HALF.replace("(q.float() @ k.float().mT", "((q @ k.mT).float()")
+    file.write_text(rounded)
+    found = rows(file, ("output", "scores"))
+    assert verdicts(found) == {"output": "right", "scores": "right"} and found["scores"].remarks
+    file.write_text(rounded.replace("s.softmax(-1)", "s.exp() / s.exp().sum(-1, keepdim=True)"))
+    assert rows(file, ("scores",))["scores"].verdict == "wrong"
+
+
 def test_what_raises_is_refused_with_its_sentence_and_line(tmp_path):
     file = tiny(tmp_path, line="if scale: raise ValueError('want no scale')", more=", scale=None")
     found = rows(file, ("output", "scale"))["scale"]
