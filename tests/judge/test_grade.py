@@ -730,14 +730,6 @@ def test_memory_that_does_not_come_back_for_a_replay_is_no_fault_of_the_file(gra
     assert any("other processes hold 7" in check.message for check in result.checks)
 
 
-@pytest.mark.parametrize("blank, said", [
-    ((), "step 3.6"), (("3.2",), "step 3.2"), (("3.2", "3.6"), "steps 3.2 and 3.6"),
-    (("3.2", "3.4", "3.6", "3.8"), "its 4 blank steps, from 3.2 on")])
-def test_cases_wait_for_every_blank_step_and_not_only_the_one_they_met(blank, said):
-    context = SimpleNamespace(file=SimpleNamespace(blank_steps=blank))
-    assert run_cases._blank(context, "3.6") == said
-
-
 ALWAYS = ["note_rounding", "compile_check", "replay_some", "record_blanks", "profile_stage",
           "report_rejections"]
 IF_RIGHT = ["run_claimed", "run_at_tile_borders", "run_configurations", "note_rounding",

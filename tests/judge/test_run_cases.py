@@ -190,3 +190,50 @@ def test_why_a_file_could_not_be_imported_is_said_with_what_confined_it(error, b
     session = SimpleNamespace(start=lambda: None, load=load, confined=("network",))
     assert not run_cases._import_file(asked, session)
     assert asked.ended == [end] and asked.result.confined == ("network",)
+
+
+@pytest.mark.parametrize("ends, alive, deaths", [
+    ("answers", True, 0), ("dies", False, 1), ("is gone afterwards", False, 1),
+    ("waited for a CPU", False, 0), ("ran out of memory", False, 0)])
+def test_a_case_says_whether_its_worker_lives_and_counts_deaths(monkeypatch, ends, alive, deaths):
+    asked, closed = context(), []
+    asked.options.clock.has_asked_again = True
+    session = SimpleNamespace(gone=ends == "is gone afterwards", close=lambda: closed.append(1))
+
+    def answer(call):
+        if ends in ("answers", "is gone afterwards"):
+            return None
+        raise SubmissionError(
+            "timeout" if ends == "waited for a CPU" else "crashed", "no", fatal=ends != (
+                "ran out of memory"), waited_for_cpu=ends == "waited for a CPU",
+            id="out-of-memory" if ends == "ran out of memory" else "")
+
+    session.run = answer
+    monkeypatch.setattr(run_cases, "judged", lambda *what: check("pass"))
+    monkeypatch.setattr(CasesRun, "note", lambda *what: None)
+    run = CasesRun(lambda session, case: None, True)
+    assert run_cases.run_case(asked, session, CASES[0], run)[1] == alive
+    assert run.deaths == deaths and len(closed) == (ends == "ran out of memory")
+
+
+@pytest.mark.parametrize("device, has_steps, helps", [
+    ("cpu", True, True), ("cuda", True, False), ("cpu", False, False)])
+def test_the_worker_of_the_steps_helps_where_there_is_no_gpu(monkeypatch, device, has_steps, helps):
+    asked, helped = context(device=device), []
+    asked.stack = run_cases.contextlib.ExitStack()
+    asked.step_checks = SimpleNamespace(found=has_steps)
+    monkeypatch.setattr(Waiting, "_help", lambda waiting, run: helped.append(run))
+    with asked.stack:
+        waiting = Waiting(asked, [])
+        for _ in range(2):  # of both lists of cases; it helps once
+            waiting.help_after_step_checks("run")
+        assert waiting.is_done()
+    assert helped == ["run"] * helps
+
+
+@pytest.mark.parametrize("blank, said", [
+    ((), "step 3.6"), (("3.2",), "step 3.2"), (("3.2", "3.6"), "steps 3.2 and 3.6"),
+    (("3.2", "3.4", "3.6", "3.8"), "its 4 blank steps, from 3.2 on")])
+def test_cases_wait_for_every_blank_step_and_not_only_the_one_they_met(blank, said):
+    waiting = SimpleNamespace(file=SimpleNamespace(blank_steps=blank))
+    assert run_cases._blank(waiting, "3.6") == said
