@@ -191,7 +191,8 @@ class Submission:
                     if isinstance(node, ast.If) and "is not None" in ast.unparse(node.test)]
 
         def holds(node: ast.stmt, id: str) -> bool:
-            return node.lineno <= lines[id] <= node.end_lineno + 1  # an empty blank at its end
+            line = lines.get(id, 0)  # the markers may be gone
+            return node.lineno <= line <= node.end_lineno + 1  # an empty blank at its end
 
         def rank(id: str) -> tuple[bool, int]:
             inside = [needed.get(name, len(kernels)) for name, node in functions.items()

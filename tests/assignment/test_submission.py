@@ -119,6 +119,11 @@ def test_what_the_first_kernel_needs_is_written_first(stage, order, tmp_path):
     assert " ".join(read(tmp_path, name, "").to_write) == order
 
 
+def test_without_markers_blank_steps_keep_the_order_of_the_file(tmp_path):
+    text = "".join(row for row in BLANK_BOTH.splitlines(keepends=True) if "SOLUTION" not in row)
+    assert submission(tmp_path, text).to_write == ("4.1", "4.2")
+
+
 def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
     left = '        offs *= 3\n        raise NotImplementedError("step 4.2")\n'
     found = submission(tmp_path, BLANK_1.replace("        offs *= 3\n", left))
