@@ -1,7 +1,7 @@
 """Names what is wrong with an answer, as the grader of the course does."""
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -12,23 +12,15 @@ from grader.diagnosis import attention_map, describe, suspects, wrong_gradients
 from grader.diagnosis.samples import Sample
 
 
-@dataclass(frozen=True)
-class Named:
-    """id: of a mistake or a pattern; words: a sentence; worst: the worst element, "" if unknown."""
-
-    id: str
-    words: str
-    worst: str = ""
-
-
-def name(asking: Asking, found: Found) -> Named:
-    """What is wrong with an answer that is wrong."""
+def name(asking: Asking, found: Found) -> tuple[str, str, str]:
+    """What is wrong with a wrong answer: the id of a mistake or pattern, a sentence, and the worst
+    element; "" where there is none."""
     if found.reply is None or not found.name:
         seen = found.check and found.check.diagnosis or {}
-        return Named(found.id or seen.get("id", ""), found.said)
+        return found.id or seen.get("id", ""), found.said, ""
     sample = found.sample(asking.device)
     if found.name not in sample.wrong:  # the first of two calls is right
-        return Named("differs-between-calls", found.said)
+        return "differs-between-calls", found.said, ""
     x, exact = sample.got[found.name], sample.exact
     finding = describe.locate(found.asked.case, exact, found.name, x,
                               exact.judge(found.name, x))
@@ -36,7 +28,7 @@ def name(asking: Asking, found: Found) -> Named:
     with contextlib.suppress(ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         if mistake := _mistake(asking, found, sample):
             id, words = mistake[0], f"{mistake[1][:1].upper()}{mistake[1][1:]}"
-    return Named(id, words.removesuffix(".") + ".", finding.worst)
+    return id, words.removesuffix(".") + ".", finding.worst
 
 
 def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | None:

@@ -65,9 +65,8 @@ def row(asking: Asking, feature: str) -> Row:
 
 def _wrong(asking: Asking, made: Row, found: Found, tensor: str) -> Row:
     found.name = tensor or found.name
-    named = name(asking, found)
-    made.verdict, made.says, made.mistake, made.worst = WRONG, named.words, named.id, named.worst
-    made.tensor, made.case = found.name, _words(found)
+    made.mistake, made.says, made.worst = name(asking, found)
+    made.verdict, made.tensor, made.case = WRONG, found.name, _words(found)
     return made
 
 
