@@ -122,6 +122,12 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
             return NOT_PASSED
+    if (arguments.submission / record.HUNT).is_file():
+        from grader import hunt
+
+        with _refusing():
+            if hunt.stands_in_the_way(arguments.submission):
+                return NOT_PASSED
     return _Grading(arguments, asked or list(numbers), everything, program).run()
 
 

@@ -19,6 +19,7 @@ WARM_UPS = "warmups/warmups.py"  # given with problem 1
 # Exercise -> the stage it prepares.
 EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3, "W.6": 3}
 RECORD = "grader/assignment.json"
+HUNT = ".hunt"  # of python -m grader.hunt, in the folder of a hunt
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # part of what was given, not of the grader
 # The grader's own files; an editor may leave others.
 KINDS = (".py", ".toml", ".json", ".npz", ".tsv", ".css", ".html", ".js")

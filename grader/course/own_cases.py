@@ -45,16 +45,29 @@ def read(path: Path) -> tuple[Case, ...]:
     found: list[Case] = []
     for number, row in enumerate(rows, start=1):
         try:
-            case = _case(row)
-            if case.name in {other.name for other in found if other.stage == case.stage}:
-                raise ValueError(f"want each case once; got {case.name} twice")
+            new = _case(row)
+            if new.name in {other.name for other in found if other.stage == new.stage}:
+                raise ValueError(f"want each case once; got {new.name} twice")
         except ValueError as error:
             raise ValueError(f"--cases: {error}, in case {number} of {path}") from None
-        found.append(case)
+        found.append(new)
     return tuple(found)
 
 
 def _case(row: dict) -> Case:
+    found = case(row)
+    if found.name in {listed.name for device in ("cpu", "cuda")
+                      for listed in case_table.listed(found.stage, device, False)}:
+        raise ValueError(f"want a case that is not asked anyway; got {found.name}")
+    return found
+
+
+def case(row: dict) -> Case:
+    """The case with these fields of a [[case]].
+
+    Raises:
+        ValueError: it asks more than its stage promises.
+    """
     number = row.get("stage")
     if type(number) is not int or number not in STAGES:
         raise ValueError(f"want a stage of 1-{max(STAGES)}; got {number!r}")
@@ -86,11 +99,7 @@ def _case(row: dict) -> Case:
         fields.setdefault("sinks", 0)
     if stage.differentiates:
         fields["grads"] = ("q", "k", "v")
-    case = Case(number, "robust", **fields | {"dtype": DTYPES[dtype]})
-    if case.name in {listed.name for device in ("cpu", "cuda")
-                     for listed in case_table.listed(number, device, False)}:
-        raise ValueError(f"want a case that is not asked anyway; got {case.name}")
-    return case
+    return Case(number, "robust", **fields | {"dtype": DTYPES[dtype]})
 
 
 def _allowed(stage: Stage, dtype: str) -> tuple[dict[str, Sequence], tuple[str, ...]]:

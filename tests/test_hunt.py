@@ -1,0 +1,147 @@
+"""python -m grader.hunt: one line of a solved stage is wrong; asked about, fixed, or given up."""
+
+import re
+import shutil
+
+import pytest
+
+from grader import blank, hunt
+from grader.assignment.record import HUNT, ROOT
+from tests.commands import grader
+
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A hunt in stage 6, whose window one wants to ask about."""
+    folder = tmp_path_factory.mktemp("flash")
+    shutil.copy(ROOT / "problem_6.py", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(hunt, "CASES", 3)
+        assert hunt.main(["6", "--seed", "3"]) == 0
+    return folder
+
+
+@pytest.fixture
+def flash(begun, tmp_path, monkeypatch):
+    """A copy of it."""
+    shutil.copytree(begun, tmp_path / "flash")
+    monkeypatch.chdir(tmp_path / "flash")
+    monkeypatch.setattr(hunt, "CASES", 3)
+    return tmp_path / "flash"
+
+
+def solve(flash, line: str = "") -> None:
+    """Put the right line back, or another one in its place."""
+    path = flash / "hunt_6/problem_6.py"
+    rows, wrong = ((flash / "problem_6.py").read_text().splitlines(True),
+                   path.read_text().splitlines(True))
+    at, = (i for i, pair in enumerate(zip(rows, wrong, strict=True)) if pair[0] != pair[1])
+    if line:
+        rows[at] = f"{re.match(' *', rows[at])[0]}{line}\n"
+    path.write_text("".join(rows))
+
+
+@pytest.mark.parametrize("row, plain", [
+    ("x = (HQ)", "x = HQ"), ("x = ((a // b)) * c", "x = a // b * c"), ("f(a, (b,", "f(a, (b,"),
+    ("x = a * (b + 1)", "x = a * (b + 1)"), ("y = f((a), (b + c) * d)", "y = f(a, (b + c) * d)")])
+def test_a_change_leaves_no_parentheses_that_give_it_away(row, plain):
+    assert hunt.bare(row) == plain
+
+
+def test_one_line_is_changed_and_nothing_tells_which(begun):
+    right, wrong = ((begun / name).read_text().splitlines()
+                    for name in ("problem_6.py", "hunt_6/problem_6.py"))
+    assert len(right) == len(wrong) and sum(map(str.__ne__, right, wrong)) == 1
+    changed, = (row.strip() for row, other in zip(wrong, right, strict=True) if row != other)
+    record = (begun / "hunt_6" / HUNT).read_text()
+    assert changed not in record and "step" not in record
+
+
+def test_a_colleague_names_no_mistake_and_says_the_same_by_the_same_seed(flash, capsys):
+    assert hunt.main(["6"]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"Not yet: .*(% off|NaN or inf) for H", said) and "Reported: " in said
+    assert "step" not in said and "mistake" not in said
+    assert hunt.main(["6", "--seed", "3", "--folder", "again"]) == 0
+    assert (flash / "again/problem_6.py").read_text() == (
+        flash / "hunt_6/problem_6.py").read_text()
+    assert hunt.read(flash / "hunt_6")["report"] in capsys.readouterr().out
+
+
+def test_a_question_gets_numbers_and_where_and_is_counted(flash, capsys):
+    for question in ("N=130 window=17", "N=200, window=70, D=32"):
+        assert hunt.main(["6", "--ask", question]) == 0
+    said = capsys.readouterr().out
+    assert "L=130, D=16, W=17: " in said and "L=200, D=32, W=70: " in said
+    assert hunt.read(flash / "hunt_6")["asked"] == 2
+    solve(flash)
+    assert hunt.main(["6"]) == 0
+    said = capsys.readouterr().out
+    assert "Solved. Questions asked: 2. The mistake: " in said
+    assert re.search(r"The grader would have said:\n  step 6\.\d+: problem_6.py:\d+: ", said)
+
+
+def test_a_fix_in_another_form_is_a_fix_and_another_mistake_is_none(flash, capsys):
+    path = flash / "hunt_6/problem_6.py"
+    solve(flash)
+    text = path.read_text()
+    path.write_text(text.replace("(age < window_size)", "(age <= window_size)"))
+    assert hunt.main(["6"]) == 1 and "Not yet: " in capsys.readouterr().out
+    path.write_text(text.replace("(age < window_size)", "(age + 1 <= window_size)"))
+    assert hunt.main(["6"]) == 0 and "Solved." in capsys.readouterr().out
+
+
+def test_a_file_that_crashes_is_not_yet_right(flash, capsys):
+    solve(flash, "not_there")
+    assert hunt.main(["6"]) == 1 and "it crashes: " in capsys.readouterr().out
+    solve(flash, "= 1")
+    assert hunt.main(["6"]) == 2 and "that can be run; got problem_6.py:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer, over", [("n", False), ("y", True)])
+def test_the_grader_asks_before_it_names_the_mistake(flash, monkeypatch, answer, over):
+    monkeypatch.setattr("builtins.input", lambda words: answer)
+    done = grader("--p6", "--quick", "--submission", str(flash / "hunt_6"))
+    assert "A hunt is on in " in done.stdout and (done.returncode == 1 or over)
+    assert ("✗ step" in done.stdout) == over == hunt.read(flash / "hunt_6")["over"]
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["6", "--ask", "N=0 window=3"], "want N of 1 to 8192; got 0"),
+    (["6", "--ask", "N=9"], "want window for stage 6; got none"),
+    (["6", "--ask", "wide"], "got wide"),
+    (["4", "--ask", "N=9"], "want a hunt in hunt_4"),
+    (["4", "--folder", "hunt_6"], "want stage 6 in hunt_6, as a file that "
+     "can be run; got there is no hunt_6/problem_4.py"),
+    (["4"], "want problem_4.py solved; got: there is no problem_4.py"),
+    (["6", "--folder", "."], "want a hunt in ., or nothing there"),
+])
+def test_what_cannot_be_done_is_said_and_nothing_is_written(flash, capsys, arguments, said):
+    before = {path: path.read_bytes() for path in flash.rglob("*") if path.is_file()}
+    assert hunt.main(arguments) == 2
+    assert said in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in flash.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda text: blank.blank(text, "6.8"), "still to write: 6.8"),
+    (lambda text: text.replace("(age < window_size)", "(age <= window_size)"), "o is "),
+    (lambda text: re.sub("# (BEGIN|END) SOLUTION.*", "", text), "no step markers")])
+def test_only_a_solved_stage_can_be_hunted_in(tmp_path, monkeypatch, capsys, change, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "problem_6.py").write_text(change((ROOT / "problem_6.py").read_text()))
+    assert hunt.main(["6"]) == 2
+    assert f"want problem_6.py solved; got: {said}" in capsys.readouterr().err
+    assert not (tmp_path / "hunt_6").exists()
+
+
+def test_the_course_has_a_catalogue_of_mistakes_for_its_own_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hunt, "CASES", 3)
+    assert hunt.main(["5", "--course", "--seed", "1", "--folder", str(tmp_path / "h")]) == 0
+    assert "A colleague reports: o " in capsys.readouterr().out
+    assert (tmp_path / "h/problem_5.py").read_text() != (ROOT / "problem_5.py").read_text()
+    monkeypatch.setattr(hunt.record, "read", lambda root: "an assignment")
+    assert hunt.main(["5", "--course"]) == 2
