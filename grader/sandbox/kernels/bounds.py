@@ -116,4 +116,6 @@ def _lanes(outside: np.ndarray, whole: bool = True) -> str:
             span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
             said.append(name + span)
     size = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
+    if not said and not outside.all():
+        return f"in {size}" if whole else "some"
     return (" and ".join(said) or "all") + f" of {size}" * whole

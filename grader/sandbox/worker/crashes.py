@@ -250,13 +250,14 @@ def _text(error) -> str:
     """
     try:
         text = str(error)
-        for frame, _ in [*walk_tb(error.__traceback__)][-1:]:
-            for value in frame.f_locals.values():
+    except BaseException:
+        return "(its __str__ failed)"
+    for frame, _ in [*walk_tb(error.__traceback__)][-1:]:
+        for value in frame.f_locals.values():
+            with suppress(Exception):  # anything may be in a frame of Triton
                 numbers = getattr(getattr(value, "handle", None), "data", None)
                 if isinstance(numbers, numpy.ndarray):
                     text = text.replace(str(numbers), f"{value.dtype}{[*numbers.shape]}")
-    except BaseException:
-        return "(its __str__ failed)"
     return re.sub(r"'?constexpr\[(\d+)\]'?", r"\1", text[:MAX_TEXT])
 
 

@@ -50,6 +50,7 @@ def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
     (4, 16, 0, 92, "at y_ptr, columns 8-15 of the (4, 16) tile"),
     (10, 12, 10, 0, "at y_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
     (4, 8, 8, 101, "at y_ptr, all of the (4, 8) tile"),
+    (4, 4, 31, 99, "at y_ptr, in the (4, 4) tile"),  # all but one
     (4, 8, 8, 1 << 30, "every tensor, all of the (4, 8) tile"),  # near none
 ])
 def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):

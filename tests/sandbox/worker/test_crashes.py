@@ -75,6 +75,19 @@ def test_a_tile_in_an_error_is_its_dtype_and_shape(tmp_path):
     assert "cannot cast fp32[16, 16] to pointer<fp32>" in found["sentence"]
 
 
+def test_an_error_is_said_whatever_the_values_in_its_frame_do(tmp_path):
+    class Odd:
+        @property
+        def handle(self):
+            raise RuntimeError("no handle")
+
+    (path := tmp_path / "problem_3.py").write_text("def load():\n    value = odd\n    1 / 0\nload()")
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile(path.read_text("utf-8"), str(path), "exec"), {"odd": Odd()})
+    found = crashes.explain(caught.value, str(path), "when it was called")
+    assert "division by zero" in found["sentence"]
+
+
 def test_an_error_without_words_quotes_the_line_that_raised_it(tmp_path):
     found = raised("""\
         D = 16
