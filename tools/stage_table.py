@@ -8,7 +8,7 @@ from grader.course.stages import STAGES
 
 ROOT = Path(__file__).parent.parent
 INTRO = """\
-# Every problem and step, with the lines you write
+# All problems and steps, with the number of lines you write
 
 Lines of code, without docstrings, comments and blank lines. *New*: in steps that are new in this
 problem. *Copied*: in steps that are the same as an earlier one, which `python -m grader.carry`
