@@ -238,8 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
         asked = "M=30 N=130" if stage.sums_rows else "N=130" + " window=17" * stage.windowed
         print(f"A colleague reports: {Hunt(stage, folder, seed).start(options.course)}\n"
               f"One line of {folder / stage.filename} is wrong (--seed {seed}).\n"
-              f"Next: this command with --ask \"{asked}\" gives the numbers for a case; once you "
-              "have fixed the line, it says so")
+              f"Next: add --ask \"{asked}\" to this command for the numbers of a case, or fix the "
+              "line and run this command without --ask")
         return 0
     except (ValueError, OSError) as error:
         print(escape(f"error: {error}"), file=sys.stderr)

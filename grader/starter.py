@@ -272,7 +272,7 @@ def _state(contents: bytes, digest: str) -> str:
     except ValueError as error:
         return f"yours; its markers or its text are damaged: {error}"
     return (f"yours: {filled} of {len(regions)} steps filled"
-            + ", and changed outside of its steps" * outside)
+            + ", and changed outside its steps" * outside)
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

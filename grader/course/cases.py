@@ -40,15 +40,15 @@ LAYOUTS = {
     "guarded": "NaN stored around the inputs",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
     "views": "views",  # k in a longer cache, v in wider rows: kills strides of another tensor
-    "last": "last axis with a stride",
+    "last": "strided in the last axis",
     "gapped": "with gaps",  # between heads and batch entries, too
     "mixed": "mixed strides",  # k transposed beside a packed q
     "shared": "k of one head for all",  # stride 0: kills results that copy its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 # The same for one tensor, and where a tensor has a layout of its own.
-ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "last axis with a stride",
-              "wide": "part of a wider tensor", "gapped": "with gaps",
+ONE_LAYOUT = {"odd": "not 16-byte aligned", "last": "strided in the last axis",
+              "wide": "a slice of a wider tensor", "gapped": "with gaps",
               "transposed": "transposed", "expanded": "expanded", "shared": "shared by all heads"}
 UPSTREAM = {"small": "tiny", "faint": "tiny", "large": "large", "loud": "very large"}
 
@@ -58,7 +58,7 @@ GRADIENTS, LSE_GRADIENT, SINK_LOGITS = "gradients", "the gradient of lse", "sink
 NO_MASK, NO_WINDOW, MANY = "no causal mask", "no window", "windows and sinks of 2^31 - 1"
 DEFAULTS, ODD_D, SMALL_D = "omitted arguments", "D not a power of two", "D below 16"
 WIDE_F32, LAST = "float32 at D = 128", "a last axis whose stride is not 1"
-MIXED, SHARED, GAPPED = "permuted strides", "k or x expanded (stride 0)", "rows with gaps"
+MIXED, SHARED, GAPPED = "permuted strides", "an expanded input (stride 0)", "rows with gaps"
 LAYOUT_KINDS = frozenset({LAST, MIXED, SHARED, GAPPED})
 SIZE_KINDS = frozenset({ODD_D, SMALL_D, WIDE_F32})
 
@@ -211,8 +211,8 @@ class Case:
             words += [f"{UPSTREAM[self.dout]} {name}" if self.dout in UPSTREAM
                       else f"{name} {ONE_LAYOUT[self.dout]}"]
         words += ["explicit scale" * (self.scale is not None), "sink logits" * self.sink_logits]
-        words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]
-        words += [f"{self.repeats} runs" * (self.repeats > 1)]
+        words += ["refilled" * self.refill, "memory measured at N and 2N" * self.growth]
+        words += ["called twice" * (self.repeats > 1)]
         words += [f"{self.unused} not used" * bool(self.unused),
                   "default arguments" * self.bare]
         return ", ".join(word for word in words if word)

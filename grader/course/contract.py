@@ -194,9 +194,9 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], seed: int
           ) -> list[Case]:
     """Cases that look like the small example in which a step is wrong.
 
-    They have its length, window and sinks; every other one has them moved, as far from the borders
-    of the file's tiles as they are from those of the example's.  compiled: use few dtypes and D,
-    because each is compiled anew.
+    They have its length, window and sinks, and a D below the tile's if it has one; every other one
+    has them moved, as far from the borders of the file's tiles as they are from those of the
+    example's.  compiled: use few dtypes and D, because each is compiled anew.
     """
     own = example.get("BLOCK_N", example.get("BLOCK_M", 16))
     asks = {"length": "N", "window": "window_size", "sinks": "sink_size"}
@@ -211,6 +211,8 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], seed: int
         row |= {name: str(said) for name, said in seen.items() if name in row}
         if "D" in row and (compiled or number // 2 % 2):  # wide tiles often have another shape
             row |= {"D": ("64", "128")[number // 2 % 2], "dtype": "float16"}
+        elif "k" in row and example.get("D", 0) < example.get("BLOCK_D", 0):
+            row |= {"D": "17", "k": "wide", "v": "wide"}  # NaN beside every row
         made.append(case_of(stage, row, tiles))
     return sorted({case.name: case for case in made}.values(), key=_cost)
 

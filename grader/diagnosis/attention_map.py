@@ -29,9 +29,10 @@ TILE = {1: 128}  # as in the lesson; 64 in other stages
 class Matrix:
     """The weights of one query head, (N, keys) in float64: the right ones, and those found.
 
-    tensor: where they were found, o, d_v or d_q; lse: (N, 1) or, in d_q, (N, keys); every: those
-    found of all query heads, (HQ, N, keys), in o; of(h, kv): scores and right weights of query head
-    h if it reads key/value head kv, in o; sinks: the sink logit of every query head, or -inf.
+    tensor: where they were found, o, d_v or d_q; with_dq: dq is wrong, too; lse: (N, 1) or, in d_q,
+    (N, keys); every: those found of all query heads, (HQ, N, keys), in o; of(h, kv): scores and
+    right weights of query head h if it reads key/value head kv, in o; sinks: the sink logit of
+    every query head, or -inf.
     """
 
     case: Case
@@ -43,6 +44,7 @@ class Matrix:
     lse: torch.Tensor
     sinks: tuple[float, ...]
     tensor: str = "o"
+    with_dq: bool = False
     every: torch.Tensor | None = None
     of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -57,8 +59,8 @@ class Matrix:
     @property
     def place(self) -> str:
         """Where the weights are computed, in front of what is wrong with them."""
-        return {"o": "", "d_v": "in the code of dk and dv, ", "d_q": "in the code of dq, "}[
-            self.tensor]
+        return {"o": "", "d_v": "in the backward, " if self.with_dq else
+                "in the code of dk and dv, ", "d_q": "in the code of dq, "}[self.tensor]
 
     @property
     def wrong(self) -> torch.Tensor:
@@ -74,10 +76,12 @@ class Matrix:
 def small(case: Case, longest: int = 0) -> Case:
     """The case that is asked for its matrix: as the wrong one, in float32, short enough to draw.
     longest: its length at most, 0 for what a terminal can show."""
-    longest = longest or LONGEST.get(case.stage, 128)
+    longest, D = longest or LONGEST.get(case.stage, 128), case.D
+    while D > 64:  # float32 is not asked for wider rows
+        D //= 2
     N = min(case.N, longest)
     NK = None if case.NK is None else min(case.NK, longest)
-    return replace(case, group="probe", B=-(-(NK or N) // case.D), N=N, NK=NK, layout="dense",
+    return replace(case, group="probe", D=D, B=-(-(NK or N) // D), N=N, NK=NK, layout="dense",
                    scale=None if case.scale is None else SCALE,
                    dtype=torch.float32, dout="dense", repeats=1, refill=False, growth=False,
                    grads=("v",) if case.grads else ())
@@ -143,7 +147,7 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
         scores, lse, expected = own(scores), own(lse), own(expected)
         found = torch.where(shift.abs() > 0.05, ds / shift, expected)  # dP = delta tells nothing
     return Matrix(case, head, expected, found, keep, scores, lse, tuple(sinks.tolist()), tensor,
-                  every, of)
+                  every=every, of=of)
 
 
 def _weights(scores: torch.Tensor, keep: torch.Tensor, sink: torch.Tensor
@@ -268,7 +272,7 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
         return "effect-weights", (
             f"{where}uery {i}'s weight for key {j} is {float(times.median()):.3g} times the right "
             f"one, relative to its other keys; {_pattern(off)}")
-    return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
+    return "effect-weights", f"The weights are wrong from query {i} on."
 
 
 def _constant_score(matrix: Matrix, hidden: torch.Tensor, seen: torch.Tensor) -> str:

@@ -11,14 +11,14 @@ KERNELS = {
              "wrong (its delta or its dP), or what dS is multiplied by.",
              ("dkdv products", "delta", "dkdv calls")),
     ("v",): ("k.grad is right and comes from the same P in the same loop, so the "
-             "product of P and do is wrong.", ("dkdv products",)),
+             "product of P and do is wrong, or its sum over a group.", ("dkdv products",)),
     ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
     ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong in both "
                  "kernels.", ("delta", "dq products", "dkdv products")),
-    ("q", "k", "v"): ("o is right and every gradient is wrong. They share the saved lse; or both "
-                      "kernels have the same mistake.", ("lse", "dq P", "dkdv P")),
+    ("q", "k", "v"): ("o is right and every gradient is wrong. They share the saved lse and the "
+                      "scale; or both kernels have the same mistake.", ("lse", "dq P", "dkdv P")),
     ("sink_logits",): ("The other gradients are right, so lse and delta are too.", ("dsink",)),
 }
 ONE_P = {
@@ -35,14 +35,17 @@ GIVEN = ("o is right. Unless you changed the given backward, lse is wrong, or th
          "is made from: the backward uses nothing else of yours.", ("lse", "loop"))
 
 
+OWN = ("o is right. The mistake is in the backward, or in what the forward saves for it.", ())
 SURE = 0.5  # of the limit: below it a tensor is surely right, between it and the limit unsure
 
 
-def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
+def deduce(stage: Stage, times: dict[str, float], marked: bool = True
+           ) -> tuple[str, tuple[str, ...]]:
     """-> a sentence or "", and the places left; nothing if a tensor is neither wrong nor surely
     right.
 
-    times: the error of every tensor of an answer, as a multiple of its limit.
+    times: the error of every tensor of an answer, as a multiple of its limit; marked: whether the
+    file is made from the course's.
     """
     if any(SURE < error <= 1 for error in times.values()):
         return "", ()
@@ -56,7 +59,7 @@ def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]
     if stage.sums_rows:
         return "", tuple("d" + name for name in bad) + ("launch",)
     if stage.backward_is_given:
-        return GIVEN
+        return GIVEN if marked else OWN
     if not {"q", "k", "v"} <= gradients.keys():
         return "", ()
     return (KERNELS if stage.needs_triton else ONE_P).get(bad, ("", ()))

@@ -26,10 +26,10 @@ TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 # What was seen -> what to look at, or "".  A hint must hold in every stage, and for every case in
 # which its pattern is seen.
 PATTERNS = {
-    "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
-                    "tells you which index is wrong.",
-    "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or it was read: the grader fills fresh "
-           "memory and the memory around the inputs with NaN.",
+    "never-stored": "is every row computed, and stored where it belongs? The missing "
+                    "rows point to the wrong index.",
+    "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or from memory that was read but never "
+           "written: the grader fills fresh memory and that around the inputs with NaN.",
     "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "
                         "torch.empty(shape, ...) is contiguous.",
     "another-tensor": "compare the order of what is returned with the order of the inputs, and the "
@@ -87,7 +87,10 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} are NaN or inf.",
                 sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
-        if places:
+        heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
+        if len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
+            what += ("Only head 0 is written: is there a program for every head?",)
+        elif places and case.course_stage.needs_triton:
             missing = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
             what += tuple(filter(None, [_not_written(missing.nonzero().flatten().tolist(),
                                                      len(missing))]))
@@ -150,7 +153,7 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
     if not bool((bad & untouched).any()):
         inf = " (some are inf)" * bool(torch.isinf(x).any())
-        return "nan", f"Your code wrote these values itself{inf}."
+        return "nan", f"Your code did write these values{inf}."
     known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
         return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "
@@ -170,7 +173,8 @@ def _not_written(rows: list[int], length: int) -> str:
         if length > tile and rows == list(range(tile)):
             return f"They are the first {tile} rows: no program begins at row 0."
         if length > tile and rows == list(range(tile, length)):
-            return f"Only the first {tile} rows are written: every program writes the same ones."
+            return (f"Only the first {tile} are written: the grid has too few programs, or all of "
+                    "them write the same ones.")
         programs = -(-length // tile)
         if programs > 1 and rows == list(range(tile + programs - 1, length)):
             return (f"Rows are written as if tiles of {tile} began one row apart: is the program's "

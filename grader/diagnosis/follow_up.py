@@ -41,7 +41,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     red = [step for step in steps if step["light"] == "wrong"]
     blank = [step["id"] for step in steps if step["light"] == "blank"]
     right = [step["id"] for step in steps if step["light"] == "right"]
-    case, got = built.case, _tensors(reply)
+    case, got, marked = built.case, _tensors(reply), bool(steps)
     sample = Sample.of(built, got, options.device)
     if not sample.wrong:  # the first answer is right: another run, or other values, went wrong
         return check
@@ -93,15 +93,18 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     else:
         plain = samples.answers.get(replace(general(case), grads=()))
         finding, said, advice, diagnosis = _seen(
-            stage, finding, sample, things, matrix, mistake, by_weights, failures,
+            stage, marked, finding, sample, things, matrix, mistake, by_weights, failures,
             plain is not None and "o" in plain.got and plain.verdicts["o"].fro > ROUNDED)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
             said += ("Another call timed out, so less is known about the mistake.",)
     steps = steps or stage.steps_of(finding.places)
-    diagnosis["step"] = either([step for step in steps if step not in right]) or None
+    diagnosis["step"] = marked and either([step for step in steps if step not in right]) or None
     check = describe(check, finding, stage, steps, seen=said, advice=advice, right=right)
+    if not marked:  # then it has no steps to look at
+        check = replace(check, look_at=check.look_at.replace(
+            "look at step", "the course has this in step"))
     picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
         drawing.plot(matrix, options.plot)
@@ -123,11 +126,12 @@ def _patience(session: Session):
         session.timeout = usual
 
 
-def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
+def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: list[Thing],
           matrix: attention_map.Matrix | None, mistake: tuple[str, str, str],
           by_weights: bool, failures, plain: bool):
-    """All that was seen, where no step is red.  mistake: as suspects.name() has it; by_weights:
-    whether the matrix tells it; plain: whether o is wrong in a plain, small case.
+    """All that was seen, where no step is red.  marked: whether the file has steps; mistake: as
+    suspects.name() has it; by_weights: whether the matrix tells it; plain: whether o is wrong in a
+    plain, small case.
 
     -> the finding, with the places that are left; sentences, the most telling first; what to try;
     the JSON.
@@ -142,7 +146,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     if not finding.places and not by_dout and all(  # with one key dq and dk are 0, right or wrong
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.got if name.startswith("d_")):
-        deduced, places = deduce(stage, sample.times)
+        deduced, places = deduce(stage, sample.times, marked)
         finding = replace(finding, places=places)
     if finding.places:  # the place says more than a hint
         advice = ""
@@ -150,8 +154,8 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     id, words, rule = mistake
     if id:
         record = {"id": id, "kind": "seen", "text": words}
-        proof = (f"In a small case ({matrix.label}), every weight is exactly what this mistake "
-                 "gives. --show draws them.",) if seen and by_weights else ()
+        proof = (f"In a small case ({matrix.label}), this mistake reproduces every attention "
+                 "weight exactly. --show draws them.",) if seen and by_weights else ()
         said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
         advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
@@ -188,7 +192,7 @@ def _matrix(samples: Samples) -> attention_map.Matrix | None:
             found = attention_map.read(samples.ask, case, _worst_head(sample, name), tensor,
                                        longest)
             if found is not None and bool(found.wrong.any()):
-                return found
+                return replace(found, with_dq="d_q" in sample.wrong)
             matrix = matrix or found
     return matrix
 

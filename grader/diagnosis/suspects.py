@@ -33,8 +33,9 @@ class Suspect(NamedTuple):
     loop: the tiles that a program visits, by its first query and the sizes of tiles; sees: the
     mask, of queries, keys and the first ones of their tiles; hidden: the score of a hidden key;
     factor, base: of the scores, the factor where tiles says so, of the first query, the first key
-    and whether it is masked; update: as in named.UPDATES; sink: the logit of the sink; end: the
-    weights, of acc, l_i and m_i.
+    and whether it is masked; update: as in named.UPDATES; read_k, read_v: the first key that a tile
+    of k or v is read from, by the first query, the first key and the loop's; begin: the maximum at
+    first; sink: the logit of the sink; end: the weights, of acc, l_i and m_i.
     """
 
     mistake: tuple
@@ -45,6 +46,9 @@ class Suspect(NamedTuple):
     tiles: Callable[[int, int, bool], bool] = lambda start, at, masked: True
     base: float = 2.0
     update: dict = {}
+    read_k: Callable[[int, int, int], int] | None = None
+    read_v: Callable[[int, int, int], int] | None = None
+    begin: float = -np.inf
     sink: float | None = None
     end: Callable = lambda acc, l_i, m_i: acc / l_i[:, None]
 
@@ -171,21 +175,34 @@ class Call:
                           lambda q, k, m, n: k < case.N)
             yield Suspect(("keys-counted-by-queries",), lambda *where: [
                 one for one in self.wanted(*where) if one[0] < case.N])
-        for id, of_query, of_key in (("query-positions-of-the-tile", 1, 0),
-                                     ("key-positions-of-the-tile", 0, 1),
-                                     ("positions-of-the-tile", 1, 1)):
-            for ends in (True, False) if self.kind != "all_keys" else ():
-                yield Suspect((id,), sees=lambda q, k, m, n, i=of_query, j=of_key, ends=ends: right(
-                    q - i * m, k - j * n) & ((k < self.N) | (not ends)))
+        for id, moved in (  # positions: of the queries and keys that the mask compares
+                ("query-positions-of-the-tile", lambda q, k, m, n: (q - m, k)),
+                ("key-positions-of-the-tile", lambda q, k, m, n: (q, k - n)),
+                ("positions-of-the-tile", lambda q, k, m, n: (q - m, k - n)),
+                ("offset-negated", lambda q, k, m, n: (q + 2 * (n - m), k))):
+            for walk, ends in ((None, True), (None, False), (self.whole_diagonal, False)) \
+                    if self.kind != "all_keys" else ():
+                yield Suspect((id,), walk, lambda q, k, m, n, moved=moved, ends=ends:
+                              right(*moved(q, k, m, n)) & ((k < self.N) | (not ends)))
         yield from self.wrong_loops()
+        for name, (which, at) in itertools.product("kv", {
+                "the first tile": lambda start, at, first: first,
+                "the tile before": lambda start, at, first: max(at - 1, first),
+                "keys from 0 on, on the diagonal": lambda start, at, first:
+                    at - start if at >= start else at}.items()):
+            if self.case.is_causal or "diagonal" not in which:
+                yield Suspect(("tile-not-advanced", name, which), **{f"read_{name}": at})
         yield Suspect(("hidden-scores-zero",), hidden=0.0)
         for walk in (None, self.all_tiles) if self.kind != "all_keys" else ():
             yield Suspect(("hidden-keys-in-the-sum",), walk, update={
                 "total": lambda t, a, r: t.l_i * a + t.power(t.raw - t.m[..., None]).sum(-1)})
         factors = [("no-scale", 1.0), ("scale-twice", self.scale**2),
                    ("no-log2e", self.scale / LOG2E), ("log2e-twice", self.scale * LOG2E)]
+        padded = 1 << (case.D - 1).bit_length()  # the width of a tile
         for id, factor in (*factors, ("scale-rounded", 1 / isqrt(case.D))
-                           if case.scale is None else ("scale-ignored", case.D**-0.5)):
+                           if case.scale is None else ("scale-ignored", case.D**-0.5),
+                           *[("scale-of-the-tile", padded**-0.5)] * (padded > case.D),
+                           ("scale-of-the-length", self.N**-0.5)):
             yield Suspect((id,), factor=factor)
         parts = {"all_keys": list(PARTS)[:2], "causal": list(PARTS)[2:]}.get(self.kind, PARTS)
         for (id, factor), part in itertools.product(factors, parts):
@@ -201,6 +218,7 @@ class Call:
                 if sink != own:
                     yield Suspect(("sink-logit-wrong", f"of query head {self.matrix.head} is that "
                                    f"of head {h}"), sink=sink)
+        yield Suspect(("max-starts-at-0",), begin=0.0)
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
 
@@ -215,6 +233,11 @@ class Call:
     def all_tiles(self, start: int, BM: int, BN: int) -> Visits:
         """Of a loop that leaves out none, and masks all."""
         return [(at, True) for at in range(0, self.N, BN)]
+
+    def whole_diagonal(self, start: int, BM: int, BN: int) -> Visits:
+        """Of a loop that visits the diagonal's tiles past the last key, too."""
+        visits = self.wanted(start, BM, BN)
+        return visits + [(at, True) for at in range(-(-self.N // BN) * BN, start + BM, BN)]
 
     def from_the_window(self, back: int, start: int, BM: int, BN: int) -> Visits:
         """Of a loop that begins so many keys before the tile's first query."""
@@ -231,7 +254,8 @@ class Call:
             example = loops.windowed(example, self.case.window)
         if self.kind == "sinks":
             example |= {"sink_size": self.case.sinks}
-        needs, found = dict(right), {}
+        needs, found = dict(right), {("last-tile-only", "of all keys"): [
+            ((self.N - 1) // BN * BN, True)], ("last-tile-only", "of a program"): right[-1:]}
         if right:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
             if not self.case.is_causal:
@@ -304,12 +328,14 @@ class Call:
             return self.recomputed(one, visits, start, BN, these)
         query = np.arange(these.start, these.stop)[:, None]
         sink = self.matrix.sink if one.sink is None else one.sink
-        m_i = np.full(len(s), sink / np.log(one.base), np.float32)
+        m_i = np.full(len(s), max(sink / np.log(one.base), one.begin), np.float32)
         l_i, acc = np.full(len(s), float(sink > -np.inf)), np.zeros_like(s)
         for at, masked in visits or []:
             if not 0 <= at <= s.shape[1] - BN:
                 return None
-            key, raw = np.arange(at, at + BN), s[:, at:at + BN]
+            from_k, from_v = (at if read is None else read(start, at, visits[0][0])
+                              for read in (one.read_k, one.read_v))
+            key, raw = np.arange(at, at + BN), s[:, from_k:from_k + BN]
             tile = raw
             if masked:
                 keep = self.sees(query, key) if one.sees is None else one.sees(
@@ -317,7 +343,7 @@ class Call:
                 tile = np.where(keep, raw, one.hidden)
             changed = one.factor is not None and one.tiles(start, at, masked)
             factor = (one.factor if changed else self.scale) / np.log(one.base)
-            left = Tile(tile, m_i, l_i, acc, self.eye[at:at + BN], factor, one.base,
+            left = Tile(tile, m_i, l_i, acc, self.eye[from_v:from_v + BN], factor, one.base,
                         one.update, raw).left
             m_i, l_i, acc = left["m_new"], left["l_i"], left["acc"]
         return one.end(acc, l_i, m_i)[:, :self.N]

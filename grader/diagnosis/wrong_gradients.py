@@ -168,6 +168,10 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
         yield "dk-from-p", "", dq() | dkdv(ds=p, times=times)
     if case.scale is not None:
         default = case.D**-0.5
+        other_p = torch.exp(raw * default - lse) * keep
+        both = dq(other_p * (dp - shift), default) | dkdv(
+            other_p, other_p * (dp - shift), default)
+        yield "scale-ignored", "in the backward, ", both
         yield "dq-scale-ignored", "in the last factor of dq, ", dq(times=default) | dkdv()
         yield "dkdv-scale-ignored", "in the last factor of dk, ", dq() | dkdv(times=default)
     yield "dq-unscaled", "", dq(times=1.0) | dkdv()

@@ -59,9 +59,9 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
                                   if decides(file, case, check, claimed)))
     counts = ", ".join(kind for kind in asked if kind in counted)
     others = ", ".join(kind for kind in asked if kind not in counted)
-    said = "A file without step markers is tested on whatever it accepts"
+    said = "This file has no step markers, so it gets every test whose inputs it accepts"
     said += f"; this one also on: {counts}." if counts else "."
-    return said + f" Not tested, because it has none of it or refuses it: {others}." * bool(others)
+    return said + f" Not counted: {others}." * bool(others)
 
 
 def note_rounding(context: GradingContext) -> None:

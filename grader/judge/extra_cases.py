@@ -47,7 +47,7 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
     for step in context.step_checks.result():
         if step.light == WRONG:
             cases += contract.aimed(stage, step.example, run.tiles, options.seed, on_gpu)
-    sizes = f"its tiles, {', '.join(map(str, sorted(run.tiles)))}" if run.tiles else "tiles"
+    sizes = f"its tile sizes, {', '.join(map(str, sorted(run.tiles)))}" if run.tiles else "tiles"
     _revive(context, run)
     waiting = Waiting(context, cases)
     waiting.help_after_step_checks(run)
@@ -65,7 +65,7 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
             return
     if cases:
         record(context, Check("robust/contract", "robust", "pass",
-                              f"({len(cases)} cases at the borders of {sizes})"))
+                              f"({len(cases)} cases around {sizes})"))
 
 
 def run_informational(context: GradingContext, run: CasesRun, cases: Sequence[Case]) -> None:

@@ -125,8 +125,8 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     begun = [result for result in to_fix if result.outcome not in ("not_started", "missing")]
     if to_fix:
         first = (begun or to_fix)[0]
-        if first.quickest and not first.to_fix:
-            return begin(first.stage, directory, f" --case {first.quickest}", "fix the file")
+        if first.first_wrong and not first.to_fix:
+            return begin(first.stage, directory, f" --case {first.first_wrong}", "fix the file")
         return begin(first.stage, directory, " --quick" * quick, first.to_fix)
     if red := [id for result in results for id in result.red]:
         return f"{alone(red[0], directory)}   (it is red)"

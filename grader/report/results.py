@@ -226,11 +226,10 @@ class StageResult:
         return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""
 
     @property
-    def quickest(self) -> str:
-        """The name of the wrong case that is quickest to run again, or "" """
-        wrong = [check for check in self.checks if check.group != "beyond"
-                 and check.again.endswith(f" --case {check.name}")]
-        return min(wrong, key=lambda check: check.seconds).name if wrong else ""
+    def first_wrong(self) -> str:
+        """The name of the first wrong case that can be run again, or "" """
+        return next((check.name for check in self.checks if check.group != "beyond"
+                     and check.again.endswith(f" --case {check.name}")), "")
 
     @property
     def waits(self) -> bool:

@@ -158,7 +158,7 @@ class Calls:
                                       f"returned: {self.function} returns the sum already.",),
                                      id="added-twice", name=name)
                     old = ", as the call before returned it" if number and name in now else ""
-                    got = next((other for other, its in (own | now).items()
+                    got = next((other for other, its in (now | own).items()
                                 if same(arguments.get(name), its)), "something else")
                     got = f"{name} as it was before the loop" if got == name in now else got
                     wants = name + _beyond(own.get(name), value, own)

@@ -30,8 +30,9 @@ MARK = -77.0
 def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
            error: float = EXACT) -> Wrong | None:
     """What is wrong with a memory of heads of N rows; MARK: must not be written."""
-    found = difference(name, got, want.reshape(-1).astype(np.float64), error,
-                       free=(want == MARK).reshape(-1))
+    free = (want == MARK).reshape(-1)  # what it says is not the size of any number
+    found = difference(name, got, np.where(free, 0, want.reshape(-1)).astype(np.float64), error,
+                       free=free)
     touched = np.flatnonzero((want.reshape(-1) == MARK) & (got != MARK))
     heads = want.size > N * width
 

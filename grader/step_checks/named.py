@@ -15,7 +15,7 @@ from grader.step_checks.mistakes import plain
 
 NEAR = 1e-4  # relative to the largest numbers of a row
 SAID = {  # mistakes that only a step on its own can show -> words
-    "phase-left-out": "the loop over {0} is missing or empty",
+    "phase-left-out": "the loop over {0} is missing or empty, or its sums are lost",
     "phase-too-late": "the loop over {0} begins too late",
     "phase-too-short": "the loop over {0} ends too early",
     "phase-too-long": "the loop over {0} runs too far",

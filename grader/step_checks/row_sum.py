@@ -100,7 +100,7 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
             for stride in {strides[1], 1}}
 
     return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
-                   f"stride of w {stride_wn}, {dtype}",
+                   f"w stride {stride_wn}, {dtype}",
                    {**given, "x_ptr": Pointer("x", 0), "w_ptr": Pointer("w", 0), "acc": acc,
                     "stride_wn": stride_wn}, check, {"x": memory, "w": weights},
                    variants=None if summed else variants)
@@ -201,7 +201,7 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
         return None
 
     return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
-                   f"of dy {stride_dym}, {dtype}",
+                   f"dy stride {stride_dym}, {dtype}",
                    {**given, "x_ptr": Pointer("x", 0), "dy_ptr": Pointer("dy", 0), "acc": acc,
                     "stride_dym": stride_dym},
                    check, {"x": memory, "dy": upstream}, programs=2)

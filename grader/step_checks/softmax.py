@@ -162,10 +162,10 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                                           free=want_l == 0) is None)
 
     return StepSpec(("m_new", "l_i", "acc"), lambda: [
-        make("rows that have seen no key yet, and rows whose maximum does not change", 4),
+        make("rows without a key so far, and rows that keep their maximum", 4),
         make("scores about 200, in base 2", 5, old=200, new=200),
         make("a maximum that rises by 200", 6, new=200),
-        make("a maximum 200 above all scores, which does not change", 9, old=200),
+        make("m_i 200 above every score", 9, old=200),
         make("a first tile with scores about -200", 7, new=-200, seen=False),
         make("a first tile with scores about -3,000", 10, new=-3000, seen=False),
         make("float16 values, large sums", 8, "float16", old=3, weight=4000),

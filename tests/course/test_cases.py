@@ -26,16 +26,17 @@ def test_a_name_says_all_that_differs():
 def test_a_label_is_the_shape_and_a_note_is_the_rest():
     assert SWDA.label == "B=2, HQ=6, HKV=2, L=70, D=80, S=3, not causal"
     assert SWDA.note == ("bfloat16, one-hot weights, mixed strides, tiny do, explicit scale, "
-                         "sink logits, memory at N, 2N")
+                         "sink logits, memory measured at N and 2N")
     assert Case(2, "standard", 20, M=7).label == "M=7, N=20"
     own = Case(3, "robust", 20, layout="odd.dense.last", dout="transposed")
-    assert own.note == "float16, q not 16-byte aligned, v last axis with a stride, do transposed"
+    assert own.note == "float16, q not 16-byte aligned, v strided in the last axis, do transposed"
     assert Case(2, "robust", 20, dout="faint").note == "float16, tiny dy"
     assert Case(2, "robust", 20, layout="shared").note == "float16, one row of x for all"
     assert Case(3, "robust", 20, layout="shared").note == "float16, k of one head for all"
     assert Case(8, "robust", 20, grads=("q", "k")).note == "float16, gradients of q and k alone"
     assert Case(9, "robust", 20, is_causal=True).label == "H=1, L=20, D=16, no window"
-    assert Case(1, "robust", 20, NK=9, refill=True, repeats=2).note == "float16, refilled, 2 runs"
+    twice = Case(1, "robust", 20, NK=9, refill=True, repeats=2)
+    assert twice.note == "float16, refilled, called twice"
 
 
 KINDS = [

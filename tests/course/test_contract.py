@@ -162,6 +162,12 @@ def test_the_example_of_a_red_step_is_moved_to_the_borders_of_the_file():
         assert contract.named(STAGES[9], case.name) == case
 
 
+def test_an_example_with_a_d_below_the_tile_has_nan_beside_every_row():
+    example = {"N": 40, "start": 16, "D": 10, "BLOCK_D": 16}
+    made = contract.aimed(STAGES[5], example, {32, 64}, 3, compiled=False)
+    assert any(case.D == 17 and case.layout.endswith("wide.wide") and case.N > 64 for case in made)
+
+
 @pytest.mark.parametrize("number", STAGES)
 def test_an_example_without_borders_gives_cases_too(number):
     made = contract.aimed(STAGES[number], {}, (), 3, compiled=False)

@@ -185,7 +185,7 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     assert finding.id == "never-stored" and "Your code never wrote" in finding.what[1]
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
-    assert finding.id == "nan" and "Your code wrote these values itself" in finding.seen
+    assert finding.id == "nan" and "Your code did write these values" in finding.seen
     heads, rest = PLAIN.B * PLAIN.HQ, (PLAIN.N - 32) * PLAIN.D
     assert finding.what[0].startswith(
         f"{heads * rest} of the {heads * PLAIN.N * PLAIN.D} values of o are NaN")
@@ -277,7 +277,7 @@ def test_stage_1_hears_nothing_of_kernels():
 @pytest.mark.parametrize("rows, length, said", [
     ([99], 100, "last row"), (range(64, 100), 100, "after the last whole tile of 64"),
     (range(64), 128, "They are the first 64 rows"),
-    (range(64, 256), 256, "Only the first 64 rows are written"),
+    (range(64, 256), 256, "Only the first 64 are written"),
     (range(65, 128), 128, "tiles of 64 began one row apart"), ([3, 70], 128, ""),
     (range(128), 128, "")])
 def test_rows_never_written_tell_which_program_is_missing(rows, length, said):

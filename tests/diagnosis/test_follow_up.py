@@ -108,7 +108,7 @@ def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path)
     check = next(check for check in result.checks if check.outcome != "pass")
     assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
     said = " ".join(" ".join(check.lines).split())
-    assert "In a small case (H=3, L=90, D=16), the weights are not in the right proportions" in said
+    assert "In a small case (H=3, L=90, D=16), the weights are wrong from query 0 on" in said
     assert "look at" not in said and "try:" not in said and "--show draws it" in said
 
 

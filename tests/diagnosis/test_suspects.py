@@ -59,6 +59,10 @@ def visits(start, M, T, N):
     return [(at, at + T > start) for at in range(0, min(start + M, N), T)]
 
 
+def past_the_end(start, M, T, N):
+    return [(at, at >= start) for at in range(0, start + M, T)]
+
+
 def straddling_unmasked(start, M, T, N):
     return [(at, at >= start) for at in range(0, min(start + M, N), T)]
 
@@ -87,29 +91,31 @@ def last_full_tile_missing(start, M, T, N):
 
 
 def answer(mask, M=32, T=16, loop=every_tile, step=update, factor=1.0,
-           kv=lambda h, group: h // group, sink=lambda x: x):
+           kv=lambda h, group: h // group, sink=lambda x: x, k_at=lambda at, start: at,
+           v_at=lambda at, start: at, begin=-torch.inf):
     """A submission in plain torch, tile by tile.  -> ask(built)"""
     def ask(built):
         case, t = built.case, {name: x.double() for name, x in built.tensors.items()}
         group = case.HQ // case.HKV
         heads = [kv(h, group) for h in range(case.HQ)]
-        q, k, v = t["q"], *(torch.nn.functional.pad(t[name][:, heads], (0, 0, 0, T))
+        q, k, v = t["q"], *(torch.nn.functional.pad(t[name][:, heads], (0, 0, 0, T + M))
                             for name in ("k", "v"))  # past the end zeros are read
         o = torch.zeros_like(q)
         for start in range(0, case.N, M):
             own = slice(start, min(start + M, case.N))
             i = torch.arange(own.start, own.stop)[:, None]
-            m = torch.full(q.shape[:2] + (own.stop - start,), -torch.inf, dtype=torch.double)
+            m = torch.full(q.shape[:2] + (own.stop - start,), begin, dtype=torch.double)
             l_i = torch.zeros_like(m)
             if case.sink_logits:
                 m, l_i = m.clamp_min(0) + sink(t["sink_logits"])[:, None], l_i + 1
             acc = torch.zeros_like(q[:, :, own])
             for at, masked in loop(start, M, T, case.N):
                 j = torch.arange(at, at + T)[None]
-                s = raw = q[:, :, own] @ k[:, :, j[0]].mT * case.D**-0.5 * factor
+                of_k, of_v = (j[0] - at + read(at, start) for read in (k_at, v_at))
+                s = raw = q[:, :, own] @ k[:, :, of_k].mT * case.D**-0.5 * factor
                 if masked:
                     s = raw.masked_fill(~mask(i, j, case), -torch.inf)
-                m, l_i, acc = step(m, l_i, acc, s, v[:, :, j[0]], raw)
+                m, l_i, acc = step(m, l_i, acc, s, v[:, :, of_v], raw)
             o[:, :, own] = acc / l_i[..., None]
         return {"o": o.float()}
     return ask
@@ -131,6 +137,14 @@ def named(case, ask) -> tuple[str, str]:
     (CAUSAL, answer(causal, 64, 32, factor=1.4427), "log2e-twice"),
     (replace(SINKS, window=40, sinks=20), answer(sinks, loop=sinks_and_window),
      "sinks-counted-twice"),
+    (CAUSAL, answer(causal, 32, 16, v_at=lambda at, start: 0), "tile-not-advanced"),
+    (CAUSAL, answer(causal, 64, 32, k_at=lambda at, start: at - start * (at >= start)),
+     "tile-not-advanced"),
+    (CAUSAL, answer(causal, 64, 32, factor=(16 / 128)**0.5), "scale-of-the-length"),
+    (CAUSAL, answer(lambda i, j, c: (j - j[0, 0]) - (i - i[0, 0]) <= j[0, 0] - i[0, 0], 64, 32,
+                    visits), "offset-negated"),
+    (replace(CAUSAL, N=90), answer(lambda i, j, c: j - j[0, 0] <= i, 64, 32, past_the_end),
+     "key-positions-of-the-tile"),
     (CAUSAL, answer(causal, 32, 16, diagonal_once_more), "diagonal-twice"),
     (CAUSAL, answer(causal, 32, 16, last_full_tile_missing), "last-full-tile-skipped"),
     (CAUSAL, answer(causal, 32, 64, straddling_unmasked), "diagonal-unmasked"),

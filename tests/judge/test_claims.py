@@ -106,7 +106,7 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
     assert claimed == {ODD_D}
     said = claims.in_words(file(), checks, claimed)
     assert f"this one also on: {ODD_D}." in said
-    assert said.endswith(f"refuses it: {SMALL_D}, {LAST}.")
+    assert said.endswith(f"Not counted: {SMALL_D}, {LAST}.")
 
 
 def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
@@ -118,7 +118,7 @@ def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
 def test_what_the_file_refuses_is_not_said_to_be_tested():
     checks = {LOGITS: check("crashed", line=RAISES)}
     said = claims.in_words(file(), checks, frozenset({SINK_LOGITS}))
-    assert said.endswith(f"refuses it: {SINK_LOGITS}.")
+    assert said.endswith(f"Not counted: {SINK_LOGITS}.")
 
 
 def test_every_case_of_the_course_alone_is_of_a_kind():

@@ -127,11 +127,11 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
     assert overview.after_run(results, [4, 5], Path("."), False, False) == said
 
 
-def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_again(
+def test_where_no_step_is_known_the_first_wrong_case_is_run_again(
         tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checks = [Check(name, "robust", "wrong", again=f"... --case {name}", seconds=seconds)
-              for name, seconds in (("robust/long", 9.0), ("robust/short", 1.0))]
+    checks = [Check(name, "robust", "wrong", again=f"... --case {name}")
+              for name in ("robust/short", "robust/long")]
     wrong = StageResult(4, "", 100, "wrong", 70, checks=checks)
     one = "python autograder.py --p4 --case robust/short"
     for one_case in (False, True):

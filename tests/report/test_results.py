@@ -100,13 +100,13 @@ def test_wasted_tiles_point_to_their_step_and_what_decides_nothing_to_none():
     assert failed(other, skipped).to_fix == ""
 
 
-def test_the_quickest_wrong_case_that_counts_is_the_one_to_run_again():
-    def wrong(name, seconds, group="robust", again=True):
-        return Check(name, group, "wrong", seconds=seconds, again=f"... --case {name}" * again)
+def test_the_first_wrong_case_that_counts_is_the_one_to_run_again():
+    def wrong(name, group="robust", again=True):
+        return Check(name, group, "wrong", again=f"... --case {name}" * again)
 
-    assert failed(wrong("a", 3.0), wrong("b", 2.0), wrong("c", 1.0, "beyond"),
-                  wrong("d", 0.5, again=False)).quickest == "b"
-    assert failed(Check("a", "robust", "wrong")).quickest == ""
+    assert failed(wrong("a", again=False), wrong("b", "beyond"), wrong("c"),
+                  wrong("d")).first_wrong == "c"
+    assert failed(Check("a", "robust", "wrong")).first_wrong == ""
 
 
 @pytest.mark.parametrize("check, costs", [

@@ -81,7 +81,8 @@ def test_an_error_is_said_whatever_the_values_in_its_frame_do(tmp_path):
         def handle(self):
             raise RuntimeError("no handle")
 
-    (path := tmp_path / "problem_3.py").write_text("def load():\n    value = odd\n    1 / 0\nload()")
+    path = tmp_path / "problem_3.py"
+    path.write_text("def load():\n    value = odd\n    1 / 0\nload()", "utf-8")
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile(path.read_text("utf-8"), str(path), "exec"), {"odd": Odd()})
     found = crashes.explain(caught.value, str(path), "when it was called")
