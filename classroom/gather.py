@@ -54,6 +54,8 @@ TEAM = re.compile(r"[^-]*\d[^-]*-")  # Team 7-Ben Braun
 CANVAS = re.compile(r"(?P<name>(?P<hidden>anon_)[^_]+|.+?)_(?P<late>LATE_)?(?(hidden)|(?P<id>\d+)_)"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
+SYSTEMS = ("canvas", "moodle")  # whose numbers are in the names of their downloads
+NOT_LISTED = "not on the roster"
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
 NESTED = 2  # levels of archives in an archive
@@ -134,12 +136,11 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder, an archive, or a single file with the name that the student gave it.  email: the
-    student's; returns, time, marked_late: as in Submitted."""
+    """A folder, an archive, or a single file with the name that the student gave it.  returns,
+    time, marked_late: as in Submitted."""
 
     entry: Entry
     file: str = ""
-    email: str = ""
     returns: str = ""
     time: datetime | None = None
     marked_late: bool = False
@@ -164,34 +165,31 @@ def gather(submissions: Path, *listed: Path) -> list[Submitted]:
         return _students(list(places), tables, submissions)
 
 
-def _students(places: list[tuple[str, str, "Place | None"]], tables: list[list[roster.Person]],
-              submissions: Path) -> list[Submitted]:
+def _students(places: list[tuple[roster.Person, "Place | None"]],
+              tables: list[list[roster.Person]], submissions: Path) -> list[Submitted]:
     people = reduce(roster.joined, tables) if tables else []
-    found: dict[tuple[str, str], list[Place]] = {}  # by name and number in the learning system
-    for name, id, place in places:
-        found.setdefault((name, id), []).extend([place] if place else [])
+    found: dict[roster.Person, list[Place]] = {}
+    for given, place in places:
+        found.setdefault(given, []).extend([place] if place else [])
     if not found:
         raise ValueError("SUBMISSIONS: want a folder or an archive per student; got none in "
                          f"{submissions}")
     students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
     notes: dict[roster.Person, str] = {}
     doubtful: set[roster.Person] = set()  # a submission may be theirs or someone else's
-    strays: list[tuple[str, str]] = []  # name and number of those who match no student
-    listed = True  # whether the tables have the numbers of all others
-    for (name, id), theirs in found.items():
-        email = theirs[0].email if theirs else ""
-        may_be = roster.match(name, people, id, email)
-        person = may_be[0] if len(may_be) == 1 else roster.Person(name, id, email=email)
+    strays: list[roster.Person] = []  # who match no student
+    differ = roster.differing(found, people, *SYSTEMS)
+    for given, theirs in found.items():
+        may_be = roster.match(given, people, differ)
+        person = may_be[0] if len(may_be) == 1 else given
         students.setdefault(person, []).append(theirs)
         if people and len(may_be) != 1:
-            notes[person] = "not on the roster" if not may_be else "of several on the roster: " \
-                + ", ".join(escape(each.shown) for each in may_be)
+            namesakes = may_be or roster.match(given, people)
+            notes[person] = ("of several on the roster: " if may_be else NOT_LISTED + (
+                ", where the number, login or address is another one: " * bool(namesakes))) \
+                + ", ".join(escape(each.shown) for each in namesakes)
             doubtful.update(may_be)
-            strays += [(person.shown, id)] * (not may_be)
-        elif id:
-            listed = listed and id in person.numbers
-    # Whoever is in the system's own table has another number than a stray.
-    numbers = {number for row in tables[-1] for number in row.numbers} if people and listed else ()
+            strays += [person] * (not may_be)
     count = Counter(person.shown for person in students)
     made = []
     for person, groups in students.items():
@@ -200,8 +198,7 @@ def _students(places: list[tuple[str, str, "Place | None"]], tables: list[list[r
         student = _submitted(name, person, groups, notes.get(person, ""))
         made.append(student if any(groups) else replace(
             student, trouble="it is not known whose it is" * (person in doubtful),
-            may_own=tuple(escape(stray) for stray, id in strays
-                          if not (id and person.numbers & {*numbers}))))
+            may_own=tuple(escape(stray.shown) for stray in strays if not differ(stray, person))))
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
@@ -261,8 +258,8 @@ def _stamps(folder: Path, listed: tuple[Path, ...]) -> dict[str, datetime]:
 
 
 def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
-            ) -> Iterator[tuple[str, str, Place]]:
-    """-> name, number in the learning system or "", place."""
+            ) -> Iterator[tuple[roster.Person, Place]]:
+    """-> who it is by the names in the download, and what."""
     exported = _of_gradescope(entries.pop(GRADESCOPE, None))
     for name, entry in entries.items():
         if PROBLEM.fullmatch(name):
@@ -270,8 +267,7 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
                              f"{name}")
         people, time = exported.get(name, ((), None))
         for person in people:
-            yield person.name, person.id or person.email, Place(entry, email=person.email,
-                                                                time=time)
+            yield person, Place(entry, time=time)
         if people:
             continue
         system = MOODLE.fullmatch(name) or not entry.is_folder and CANVAS.fullmatch(name)
@@ -283,11 +279,14 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
             returns = name[:max(0, system.start("file"))] if canvas else \
                 f"{system['name']}_{system['id']}_assignsubmission_file/"
             file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
-            yield TEAM.sub("", system["name"], count=1), system["id"] or "", Place(
-                entry, typed or file, returns=returns, marked_late=canvas and bool(system["late"]))
+            yield roster.Person(
+                TEAM.sub("", system["name"], count=1), system["id"] or "",
+                system=SYSTEMS[not canvas]), Place(
+                    entry, typed or file, returns=returns,
+                    marked_late=canvas and bool(system["late"]))
         else:
             stem = name if entry.is_folder else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", name)
-            yield stem, "", Place(entry, time=stamps.get(name))
+            yield roster.Person(stem), Place(entry, time=stamps.get(name))
 
 
 def _of_gradescope(entry: Entry | None) -> dict[str, tuple[list[roster.Person], datetime | None]]:
@@ -319,7 +318,7 @@ def _of_ruby(key: str, text: str) -> str:
     return scalar[1:-1].replace("''", "'") if scalar.startswith("'") else scalar
 
 
-def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
+def _in_index(index: Path) -> Iterator[tuple[roster.Person, Place | None]]:
     _, rows = roster.table(index, "SUBMISSIONS", ("name", "path"), ("time",))
     for number, row in enumerate(rows, start=2):
         time = late.read(row.get("time", ""))
@@ -327,8 +326,8 @@ def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
             raise ValueError("SUBMISSIONS: want a time such as 2026-11-30T23:59:00+01:00; got "
                              f"{row['time']} in row {number} of {index}")
         if row["name"]:
-            yield row["name"], "", Place(_entry(index.parent / row["path"]), time=time) \
-                if row["path"] else None
+            yield roster.Person(row["name"]), Place(
+                _entry(index.parent / row["path"]), time=time) if row["path"] else None
 
 
 def _submitted(name: str, person: roster.Person, groups: list[list[Place]],

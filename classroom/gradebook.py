@@ -1,7 +1,7 @@
 """Puts grades into the gradebooks of other systems.
 
 Canvas and Moodle import the file that they exported, after one column is filled here.  Rows are
-matched by the system's own keys (numbers, logins, addresses), by name only if there are none.  A
+matched by numbers, logins and addresses, by name only if none of them differs.  A
 row that may belong to several students is left as it is.
 """
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from classroom import roster
-from classroom.reports import EMPTY, plain
+from classroom.gather import SYSTEMS
+from classroom.reports import EMPTY, person_of, plain
 from classroom.verdicts import verdicts
 from grader.text import escape
 
@@ -23,11 +24,11 @@ NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "fi
 
 
 class Sheet(NamedTuple):
-    """An exported file.  rows: all of it; keys: the keys and the name in each student's row;
-    column: the one to fill; kept: the columns to write; most: the maximum there, if given."""
+    """An exported file.  rows: all of it; people: whose each student's row is; column: the one to
+    fill; kept: the columns to write; most: the maximum there, if given."""
 
     rows: list[list[str]]
-    keys: dict[int, tuple[set[str], roster.Person]]
+    people: dict[int, roster.Person]
     column: int
     kept: list[int]
     most: str
@@ -46,9 +47,11 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
     if sheet.most and _number(sheet.most) != most:
         raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: pass "
                          f"--scale {sheet.most}, or change the maximum there")
-    said, owners, doubtful = [], {row: [] for row in sheet.keys}, set()
+    said, owners, doubtful = [], {row: [] for row in sheet.people}, set()
+    differ = roster.differing(map(person_of, graded), sheet.people.values(), *SYSTEMS)
     for report in graded:
-        found = _rows_of(report, sheet)
+        may_be = roster.match(person_of(report), sheet.people.values(), differ)
+        found = [row for row, person in sheet.people.items() if person in may_be]
         if len(found) > 1:
             doubtful.update(found)
         if len(found) != 1:
@@ -60,7 +63,7 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
     for row, theirs in owners.items():
         name = theirs[0]["student"] if theirs else ""
         if not theirs:
-            said.append(f"{escape(sheet.keys[row][1].shown)}: not in the class; the row in "
+            said.append(f"{escape(sheet.people[row].shown)}: not in the class; the row in "
                         f"{path.name} is left as it is")
         elif len(theirs) > 1:
             said.append(f"{' or '.join(each['student'] for each in theirs)}: row {row + 1} of "
@@ -102,16 +105,16 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
     if len(chosen) != 1:
         raise ValueError("--column: want one of " + "; ".join(works.values())
                          + f"; got {column or 'none'}")
-    keys, most = {}, ""
+    people, most = {}, ""
     for number, row in enumerate(rows[1:], start=1):
         row += [""] * (len(header) - len(row))
         if "Points Possible" in row[0]:
             most = row[chosen[0]].strip()
         elif (name := ", ".join(row[:id]).strip()) not in roster.TEST_STUDENTS and not all(
                 re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row):
-            known = {row[i].strip().casefold() for i in range(id, section)}
-            keys[number] = known - {""}, roster.Person(name)
-    return Sheet(rows, keys, chosen[0], [*range(section + 1), chosen[0]], most)
+            people[number] = roster.Person(name, row[id].strip(), system="canvas", also=tuple(
+                (header[i], row[i].strip()) for i in range(id + 1, section)))
+    return Sheet(rows, people, chosen[0], [*range(section + 1), chosen[0]], most)
 
 
 def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
@@ -125,7 +128,7 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
                          "language, name the column for the grades with --column; got "
                          f"{', '.join(header) or 'nothing'} in {path}")
     at = header.index(column)
-    keys, most = {}, ""
+    people, most = {}, ""
     for number, row in enumerate(rows[1:], start=1):
         if not any(row):
             continue
@@ -134,19 +137,13 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
             raise ValueError(f"--column: want a column of numbers; got {row[at]} in row "
                              f"{number + 1} of {path}")
         id = re.search(r"\d+$", row[0].strip())
-        mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
-        keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())
+        people[number] = roster.Person(
+            row[1].strip(), id[0] if id else "", system="moodle", also=tuple(
+                (title, cell.strip()) for title, cell in zip(header[1:5], row[1:5], strict=True)
+                if "@" in cell))
         beside = "".join(row[at + 1:at + 2])  # the maximum, unless grades are not numbers
         most = most or beside * (_number(beside) == _number(beside))
-    return Sheet(rows, keys, at, list(range(len(header))), most)
-
-
-def _rows_of(report: dict, sheet: Sheet) -> list[int]:
-    """The rows that may be this student's; by name only if no key is known."""
-    own = {report[name].casefold() for name in ("id", "login", "email")} - {""}
-    return [row for row, (keys, _) in sheet.keys.items() if own & keys] or [
-        row for row, (_, person) in sheet.keys.items()
-        if roster.squash(report["student"]) in person.keys]
+    return Sheet(rows, people, at, list(range(len(header))), most)
 
 
 def _number(text: str) -> float:

@@ -175,7 +175,7 @@ def _override(row: dict[str, str]) -> Override:
 def one(word: str, students: list[Submitted], option: str) -> Submitted:
     """The student with this name (its words in any order), id, login or address.  Raises
     ValueError: there is none, or several."""
-    may_be = roster.match(word, [student.person for student in students], word)
+    may_be = roster.match(roster.Person(word, word), [student.person for student in students])
     found = [student for student in students if word in (student.name, student.key)] or [
         student for student in students if student.person in may_be]
     if len(found) != 1:

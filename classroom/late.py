@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from classroom.roster import Person, match
+from classroom.roster import Person, differing, match
 from grader.text import escape
 
 EXTENDED = re.compile(r"extension\b.*?\buntil:? (.+?)( - .*)?$", re.IGNORECASE)  # in a worksheet
@@ -38,8 +38,9 @@ class Late:
     def spent_by(self, people: list[Person]) -> tuple[dict[Person, int], list[str]]:
         """-> the days of the budget that each has used; a line for each who is none of them."""
         found, lines = Counter(), []
+        differ = differing([person for person, _ in self.spent], people)
         for person, days in self.spent:
-            theirs = match(person.name, people, person.id, person.login, person.email)
+            theirs = match(person, people, differ)
             if len(theirs) == 1:
                 found[theirs[0]] += days
             elif days:

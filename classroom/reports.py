@@ -50,7 +50,8 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     return {
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
-        **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
+        **{name: escape(getattr(student.person, name)) for name in (
+            "id", "login", "email", "system")},
         "returns": student.returns,
         **asdict(store.settings),
         **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "free_days",
@@ -188,14 +189,19 @@ def read_reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {"free_days": None}
-                         | json.loads(path.read_bytes()))
+            found.append(dict.fromkeys(("held", "aside", "ungraded"), ())
+                         | {"free_days": None, "system": ""} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError("RESULTS: want the folder that `grade` wrote, of this version; got "
                              f"{path}") from None
     return found
+
+
+def person_of(report: dict) -> roster.Person:
+    return roster.Person(*(report[name] for name in ("student", "id", "login", "email")),
+                         system=report["system"])
 
 
 def as_json(report: dict) -> bytes:

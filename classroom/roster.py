@@ -8,7 +8,8 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -35,7 +36,7 @@ NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712",
 class Person:
     """A row of the roster; "" for what is not known.  handed_in, extension: times, as written
     there; typed: whether handed_in is, and not a system's; status: what Moodle's worksheet says
-    about the submission."""
+    about the submission; system: "canvas" or "moodle", if the id is its own."""
 
     name: str = ""
     id: str = ""
@@ -44,23 +45,26 @@ class Person:
     handed_in: str = field(default="", compare=False)
     status: str = field(default="", compare=False)
     extension: str = field(default="", compare=False)
-    also: tuple[str, ...] = field(default=(), compare=False)  # other numbers of theirs
+    also: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # more as in known
     typed: bool = field(default=False, compare=False)
+    system: str = field(default="", compare=False)
 
     @property
     def shown(self) -> str:
         return self.name or self.login or self.email or self.id
 
     @property
-    def numbers(self) -> set[str]:
-        return {self.id, *self.also} - {""}
+    def known(self) -> list[tuple[str, str]]:
+        """Their numbers, logins and addresses, each with the kind that it is of."""
+        return [(kind, value) for kind, value in ((self.system or "id", self.id), (
+            "login", self.login), ("email", self.email), *self.also) if value]
 
     @property
     def keys(self) -> set[str]:
         """All names that a folder of theirs may have, with the words of the name in any order."""
         words = re.split(r"[\s,]+", self.name)
         turned = {squash("".join(words[i:] + words[:i])) for i in range(len(words))}
-        return (turned | {*map(squash, (self.id, self.login, self.email, *self.also))}) - {""}
+        return (turned | {squash(value) for _, value in self.known}) - {""}
 
 
 def squash(text: str) -> str:
@@ -132,6 +136,8 @@ def read(path: Path) -> list[Person]:
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
     is_worksheet = _know_a_worksheet(columns, headers, rows)
+    system = "moodle" if is_worksheet else "canvas" * (
+        "section" in headers and "id" in headers[1:3])
     if not any(columns[name] for name in ("name", "id", "login", "email")) \
             and not (columns["first"] and columns["last"]):
         raise ValueError("--roster: want a column name (or first name and last name), id, login or "
@@ -141,7 +147,7 @@ def read(path: Path) -> list[Person]:
         person = {column: row[name] for column, name in columns.items() if name}
         parts = f"{person.pop('first', '')} {person.pop('last', '')}".strip()
         person["name"] = person.get("name") or parts
-        person["also"] = tuple(row[name] for name in HEADERS["id"] if row.get(name)
+        person["also"] = tuple((name, row[name]) for name in HEADERS["id"] if row.get(name)
                                and name != columns["id"])
         if is_worksheet and not columns["status"] and headers[0] != "identifier":
             person["status"] = "no column of that name"
@@ -149,7 +155,7 @@ def read(path: Path) -> list[Person]:
             person["status"] = ""  # of something else
         if any(person.values()) and person["name"] not in TEST_STUDENTS \
                 and not person["name"].startswith("Points Possible"):
-            people.append(Person(**person, typed=typed))
+            people.append(Person(**person, typed=typed, system=system))
     if not people:
         raise ValueError(f"--roster: want a row per student; got none in {path}")
     for column in ("id", "login", "email"):
@@ -190,27 +196,52 @@ def joined(people: list[Person], exported: list[Person]) -> list[Person]:
     """The people of a roster, with what a gradebook's rows say about them, and whoever is only
     there.  What the roster says itself comes first."""
     found, alone = {person: [] for person in people}, []
+    differ = differing(exported, people)
     for row in exported:
-        may_be = match(row.name, people, row.id, row.email, row.login, *row.also)
+        may_be = match(row, people, differ)
         (found[may_be[0]] if len(may_be) == 1 else alone).append(row)
     for person, rows in found.items():
         if len(rows) == 1:
             (row,) = rows
-            alone.append(replace(person, typed=(person if person.handed_in else row).typed, **{
-                name: getattr(person, name) or getattr(row, name) for name in (
-                    "email", "handed_in", "status", "extension")}, also=tuple(filter(None, (
-                        *person.also, row.id, row.login, *row.also)))))
+            alone.append(replace(
+                person, typed=(person if person.handed_in else row).typed,
+                system=(person if person.id else row).system,
+                also=(*person.also, *row.known), **{
+                    name: getattr(person, name) or getattr(row, name) for name in (
+                        "name", "id", "login", "email", "handed_in", "status", "extension")}))
         else:
             alone += [person, *rows]
     return alone
 
 
-def match(name: str, people: list[Person], *numbers: str) -> list[Person]:
-    """The people whose submission this may be, by the learning system's name and by ids, logins or
-    addresses; several if these contradict each other."""
-    given = {number.casefold() for number in numbers} - {""}
-    by_id = [person for person in people if given & {
-        each.casefold() for each in (person.id, person.login, person.email, *person.also)}]
-    by_name = [person for person in people if squash(name) in person.keys]
-    both = [person for person in by_id if person in by_name]
-    return both or list(dict.fromkeys(by_id + by_name))
+def match(given: Person, people: Iterable[Person],
+          differ: Callable[[Person, Person], bool] = lambda given, person: False) -> list[Person]:
+    """The people who this may be, by numbers, logins and addresses, and by name unless one of these
+    differs; several if they contradict each other."""
+    numbers = {value.casefold() for _, value in given.known}
+    by_number = [person for person in people
+                 if numbers & {value.casefold() for _, value in person.known}]
+    by_name = [person for person in people if squash(given.name) in person.keys
+               and (by_number or not differ(given, person))]
+    both = [person for person in by_number if person in by_name]
+    return both or list(dict.fromkeys(by_number + by_name))
+
+
+def differing(given: Iterable[Person], people: Iterable[Person], *systems: str
+              ) -> Callable[[Person, Person], bool]:
+    """-> whether one of given and one of people have different numbers of the same kind.  Kinds are
+    the same if at least half of the values are, and those of these systems always."""
+    ours, theirs = defaultdict(set), defaultdict(set)
+    for kinds, group in ((ours, given), (theirs, people)):
+        for person in group:
+            for kind, value in person.known:
+                kinds[kind].add(value.casefold())
+    same = {(system, system) for system in systems} | {
+        (kind, other) for kind, values in ours.items() for other, others in theirs.items()
+        if 2 * len(values & others) >= min(len(values), len(others))}
+
+    def differ(one: Person, person: Person) -> bool:
+        pairs = [(value.casefold(), other.casefold()) for kind, value in one.known
+                 for like, other in person.known if (kind, like) in same]
+        return bool(pairs) and all(value != other for value, other in pairs)
+    return differ

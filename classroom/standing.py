@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster, store
-from classroom.gather import Submitted
+from classroom.gather import NOT_LISTED, SYSTEMS, Submitted, file_name
 from classroom.grades import Policy, one
-from classroom.reports import EMPTY, for_a_person
+from classroom.reports import EMPTY, for_a_person, person_of
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
@@ -34,14 +34,19 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}
+    before = {old["key"]: person_of(old) for old in earlier}
+    differ = roster.differing(before.values(), people, *SYSTEMS)
     for old in sorted(earlier, key=lambda old: old["key"] not in known):
-        now = known.get(old["key"])
+        now, was = known.get(old["key"]), before[old["key"]]
+        if now is not None and differ(was, now.person):  # a namesake
+            name = f"{now.name} ({now.person.known[0][1]})"
+            other = people[now.person] = replace(known.pop(now.key), name=name, key=file_name(name))
+            known[other.key], now = other, None
         if now is None:  # a roster may have given the same person another name
-            may_be = roster.match(old["student"], list(people), old["id"])
+            may_be = roster.match(was, list(people), differ)
             now = people[may_be[0]] if len(may_be) == 1 else None
         if now is None or now.key in stands:
-            now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=(
-                roster.Person(*(old[name] for name in ("student", "id", "login", "email"))))))
+            now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was))
             kept[now.key] = now
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _as_it_was(old, results, now)
@@ -128,7 +133,8 @@ def absent(students: list[Submitted], submissions: Path, listed: str, policy: Po
     rules = policy.late and replace(policy.late, days=0)  # by then most have handed in
     gone = [student for student in students if student.is_nothing and (
         student.is_due or not rules or rules.until(student.extension).is_over())]
-    others = [student.name for student in students if "not on the roster" in student.notes]
+    others = [student.name for student in students
+              if "".join(student.notes).startswith(NOT_LISTED)]
     here = sum(not student.is_nothing for student in students) - len(others)
     if len(gone) >= max(1, here):
         known = [name for name in ("name", "id", "login", "email") if any(

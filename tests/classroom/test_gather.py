@@ -369,6 +369,31 @@ def test_a_name_and_a_number_of_two_people_are_nobodys(tmp_path):
         assert found[name].trouble == "it is not known whose it is" and not found[name].files
 
 
+@pytest.mark.parametrize(("stray", "table"), [
+    ("lichen_5104_70005_problem_1.py", "Student,ID,Section\nLi Chen,5103,A\n"),
+    ("lichen_5104_70005_problem_1.py", "name,id\nAnna,5101\nChen Li,5103\n"),
+    ("Chen Li_8104_assignsubmission_file_problem_1.py",
+     "Identifier,Full name,Status\nParticipant 8103,Chen Li,No submission\n")])
+def test_a_namesake_with_another_number_is_somebody_else(tmp_path, stray, table):
+    if "name,id" in table:  # the roster's ids are those of the download, as Anna's shows
+        (tmp_path / "anna_5101_7_problem_1.py").write_text("x")
+    (tmp_path / stray).write_text("x")
+    (tmp_path / "roster.csv").write_text(table)
+    found = {each.person.id: each for each in gather(tmp_path, tmp_path / "roster.csv")}
+    (namesake,) = [each for id, each in found.items() if id in ("5104", "8104")]
+    (chen,) = [each for id, each in found.items() if id in ("5103", "8103")]
+    assert namesake.files and chen.is_nothing and not chen.may_own
+    assert namesake.notes == ("not on the roster, where the number, login or address is another "
+                              f"one: {chen.person.name}",)
+
+
+def test_a_namesake_is_found_by_name_where_numbers_are_of_two_kinds(tmp_path):
+    for name in ("Chen Li_8104", "Anna_8101"):
+        make(tmp_path / "class", {f"{name}_assignsubmission_file": ANNA})
+    roster = listed(tmp_path, "name,id\nAnna,S1\nChen Li,S3\n")
+    assert all(each.files and not each.notes for each in gather(tmp_path / "class", roster))
+
+
 def test_two_submissions_of_one_person_are_refused(tmp_path):
     make(tmp_path / "class", {"Ben Braun": ANNA, "bbraun": {1: "other"}})
     found = {student.name: student for student in gather(tmp_path / "class", listed(tmp_path))}

@@ -120,6 +120,19 @@ def test_names_may_stand_in_two_columns(run, tmp_path):
         "Anderson,Anna,101,A,700.00", "Braun,Ben,102,A,350.50"]
 
 
+@pytest.mark.parametrize(("system", "exported"), [("canvas", CANVAS), ("moodle", MOODLE)])
+@pytest.mark.parametrize("keys", [{"id": "5", "system": "{}"},
+                                  {"login": "b5", "email": "b5@x.org"}])
+def test_a_namesake_with_another_number_gets_no_grade(run, tmp_path, system, exported, keys):
+    anna = report("Anna Anderson", 700.0, login="aanderson", email="anna@x.org")
+    ben = report("Ben Braun", 350.5, **{key: value.format(system) for key, value in keys.items()})
+    option = (f"--{system}", tmp_path / "export.csv", *(
+        ("--column", "FlashAttention") if system == "canvas" else ()))
+    code, said, files = run([anna, ben], *option, exported=exported)
+    assert code == 3 and "Ben Braun: not in export.csv" in said
+    assert ",700.00" in files[f"{system}.csv"] and "350.50" not in files[f"{system}.csv"]
+
+
 # ------------------------------------------------------------------------- Moodle
 def test_of_moodle_the_grade_is_filled_and_all_else_stays(run, tmp_path):
     anna = report("andersonanna", 700.0, id="4711")

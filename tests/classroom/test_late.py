@@ -392,7 +392,7 @@ def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
     path.write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 4\nper_day = 0.1\n"
                     "budget = 3\nspent = ['hw1.csv']\n")
     rules = grades.read(path)
-    anna, ben = Person("Anna", "7"), Person("Dr. Ben", "9", also=("8",))
+    anna, ben = Person("Anna", "7"), Person("Dr. Ben", "9", also=(("sid", "8"),))
     spent, lines = rules.late.spent_by([anna, ben])
     assert lines == ["spent: Cleo used 1 of the budget's days, and matches no student"]
     for person, hours, points, free in (

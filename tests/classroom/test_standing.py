@@ -115,7 +115,7 @@ def test_no_file_has_the_name_of_somebody_who_was_forgotten(grade, options, tmp_
     roster, overrides = tmp_path / "class.csv", tmp_path / "overrides.csv"
     overrides.write_text("student,stage,points,reason\ncleo,2,50,showed me\n")
     assert grade(*options) == 0 and grade("--again=cleo", "--again", "cleo:2") == 0
-    roster.write_text("name,login\nanna,1\nben,2\nCleo C,cleo\n")
+    roster.write_text("name,login\nanna,a1\nben,b2\nCleo C,cleo\n")
     (tmp_path / "none.csv").write_text("student,stage,points,reason\n")
     assert grade("--overrides", tmp_path / "none.csv", "--yes") == 0
     assert [row[:4] for row in history(tmp_path)][-2:] == [
@@ -470,6 +470,27 @@ def test_a_roster_that_comes_later_renames_and_doubles_nobody(grade, options, tm
     assert list(points(tmp_path)) == ["Anna A", "Ben B", "Cleo C"]
     assert sorted(path.stem for path in (tmp_path / "out/students").iterdir()) == [
         "Anna A", "Ben B", "Cleo C"]
+
+
+def test_a_namesake_who_comes_later_inherits_nothing(grade, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in")
+    for name in ("annaa_1", "dahldora_5", "cleoc_3"):
+        make(tmp_path / "in", {name: {2: f"pass # {name}"}})
+        (tmp_path / f"in/{name}/problem_2.py").rename(tmp_path / f"in/{name}_70_problem_2.py")
+        (tmp_path / f"in/{name}").rmdir()
+    table = "Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n    Points Possible,,,,,100\n" \
+        "Anna A,1,S1,a1,A,\nCleo C,3,S3,c3,A,\nDora Dahl,{},A,\n"
+    (tmp_path / "canvas.csv").write_text(table.format("5,S5,d5"))
+    assert grade("--canvas", tmp_path / "canvas.csv") == 0
+    (tmp_path / "in/dahldora_5_70_problem_2.py").unlink()
+    (tmp_path / "canvas.csv").write_text(table.format("6,S6,d6"))
+    for _ in range(2):
+        assert grade("--yes") == 3 and "Dora Dahl: not in canvas.csv" in capsys.readouterr().out
+        assert points(tmp_path) == {"Anna A": "100.0", "Cleo C": "100.0", "Dora Dahl": "100.0",
+                                    "Dora Dahl (6)": ""}
+        assert "Dora Dahl,6,S6,d6,A,\n" in (tmp_path / "out/canvas.csv").read_text().replace(
+            "\r", "")
+    assert grade("--forget", "Dora Dahl", "--yes") == 0 and points(tmp_path)["Dora Dahl (6)"] == ""
 
 
 def test_a_new_hand_in_is_graded_and_replaces_no_grade_unasked(grade, tmp_path, capsys):
