@@ -188,6 +188,7 @@ def grade(arguments, wanted: dict) -> int:
     listed = " and ".join(table.name for table in tables)
     present = gather(arguments.submissions, *tables)
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
+    joined += settings.not_applied(arguments.out, wanted)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(
         present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv")
@@ -285,15 +286,14 @@ def grade(arguments, wanted: dict) -> int:
                     if (old := stands.get(report["key"])) and (words := standing.changes(
                         old, report))}
 
-        refused = ValueError("want --yes to change existing grades; none was changed")
+        toml, text = arguments.out / settings.FILE, settings.text(arguments.out, wanted).encode()
+        if not toml.is_file():  # nothing to protect: with --yes alone, the same options count
+            store.write(toml, text)
         batch.read()
         accepted = changed([report for report in map(report_of, students) if all(
             stage["outcome"] != "pending" for stage in report["stages"])])
         if not standing.agreed(list(accepted.values()), arguments.yes):
-            raise refused
-        toml, text = arguments.out / settings.FILE, settings.text(arguments.out, wanted).encode()
-        if not toml.is_file():
-            store.write(toml, text)
+            raise settings.refuse(arguments.out, wanted)
         run = audit.begin(store, arguments, settings.tables(arguments.out, wanted))
         by = {"class": settings.digest(arguments.out, wanted), "commit": run["commit"]}
         interrupted = False
@@ -304,9 +304,10 @@ def grade(arguments, wanted: dict) -> int:
         found = list(map(report_of, students))
         asked = {key: line for key, line in changed(found).items() if accepted.get(key) != line}
         if not (interrupted or standing.agreed(list(asked.values()), arguments.yes)):
-            raise refused
+            raise settings.refuse(arguments.out, wanted)
         if not interrupted:
             store.write(toml, text)
+            (arguments.out / settings.REFUSED).unlink(missing_ok=True)
         stay = {*asked} if interrupted else set()  # as they were, until the command goes on
         written = [stands[report["key"]] if report["key"] in stay else report | by
                    for report in found]

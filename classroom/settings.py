@@ -16,6 +16,7 @@ from grader.course.stages import STAGES
 
 FILE = "class.toml"
 TABLES = "audit/tables.json"  # option -> the sha256 that its table had in the last run
+REFUSED = ".refused.json"  # the settings of the last run, if it was refused for want of a --yes
 DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "moodle": None, "canvas": None,
             "column": None, "scale": None, "policy": None, "overrides": None, "cases": None,
             "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
@@ -63,6 +64,25 @@ def complete(arguments) -> dict:
             wanted[name] = os.path.relpath(given.resolve(), out.resolve()) if name in PATHS \
                 else given
     return wanted
+
+
+def refuse(results: Path, wanted: dict) -> ValueError:
+    """Note these settings, which do not count.  -> the error that says so."""
+    want = "want --yes to change existing grades; none was changed"
+    if DEFAULTS | read(results) != DEFAULTS | wanted:
+        (results / REFUSED).write_text(json.dumps(wanted), "utf-8")
+        want += f", nor was {FILE}: give the same options again, with --yes"
+    return ValueError(want)
+
+
+def not_applied(results: Path, wanted: dict) -> list[str]:
+    """A line, if the run before was refused and its options are not in these settings, either."""
+    path, now = results / REFUSED, read(results)
+    before = json.loads(path.read_bytes()) if path.is_file() else {}
+    lost = [f"{name} = {value}" for name, value in before.items()
+            if value != wanted.get(name) == now.get(name)]
+    return [f"not applied: {', '.join(lost)}, because the run with it was refused: give that "
+            "option again"] if lost else []
 
 
 def text(results: Path, wanted: dict) -> str:

@@ -89,6 +89,25 @@ def test_a_setting_that_goes_asks_before_it_changes_a_grade(grade, options, tmp_
     assert points(tmp_path) == WANTED
 
 
+def test_the_options_of_a_first_run_that_was_refused_count(grade, options, tmp_path, capsys):
+    assert grade() == 0
+    (tmp_path / "out").rename(tmp_path / "half")
+    assert grade(*options, "--join", tmp_path / "half") == 2 and "ben: P2 100 of 100 -> 90 of 100" \
+        in (said := capsys.readouterr()).out and said.err.endswith("; none was changed\n")
+    assert grade("--yes") == 0 and points(tmp_path) == WANTED
+
+
+def test_an_option_of_a_later_run_that_was_refused_is_missed(grade, options, tmp_path, capsys):
+    assert grade() == 0
+    assert grade(*options[:2]) == 2
+    assert "nor was class.toml: give the same options again" in capsys.readouterr().err
+    assert grade("--yes") == 3 and points(tmp_path)["ben"] == "100.0"
+    assert "not applied: policy = ../policy.toml, because" in capsys.readouterr().out
+    assert grade("--yes") == 0 and grade(*options[:2]) == 2
+    assert grade(*options[:2], "--yes") == 0 and points(tmp_path)["ben"] == "90.0"
+    assert "not applied" not in capsys.readouterr().out
+
+
 def test_nobody_is_removed_but_by_forget(grade, options, tmp_path, capsys):
     assert grade(*options) == 0
     shutil.rmtree(tmp_path / "in/anna")
