@@ -186,7 +186,8 @@ def grade(arguments, wanted: dict) -> int:
         cases = record.sha256(arguments.cases.read_bytes())[:12]
     tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
     listed = " and ".join(table.name for table in tables)
-    present = gather(arguments.submissions, *tables)
+    left_out: list[str] = []
+    present = gather(arguments.submissions, *tables, say=left_out.append)
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     joined += settings.not_applied(arguments.out, wanted)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
@@ -237,7 +238,7 @@ def grade(arguments, wanted: dict) -> int:
                    arguments.seed, cases, worth.assignment)
     progress = Progress()
     with Store(arguments.out, how) as store:
-        for line in (*joined, *lines):
+        for line in (*left_out, *joined, *lines):
             progress.line(line)
         for student in students:
             if student.trouble:

@@ -146,10 +146,11 @@ class Place(NamedTuple):
     marked_late: bool = False
 
 
-def gather(submissions: Path, *listed: Path) -> list[Submitted]:
+def gather(submissions: Path, *listed: Path, say: Callable[[str], None] = lambda line: None
+           ) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
-    then gradebooks.  -> the students by name.  Raises ValueError: it is neither, has no submission,
-    or a table is invalid."""
+    then gradebooks.  say() gets a line on what is left out.  -> the students by name.  Raises
+    ValueError: it is neither, has no submission, or a table is invalid."""
     tables = [*map(roster.read, listed)]
     with ExitStack() as opened:
         if submissions.is_dir():
@@ -162,15 +163,22 @@ def gather(submissions: Path, *listed: Path) -> list[Submitted]:
             raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, "
                              "the .zip that a learning system made of one, or a .csv with the "
                              f"columns name and path; got {submissions}")
-        return _students(list(places), tables, submissions)
+        return _students(list(places), tables, submissions, say)
 
 
 def _students(places: list[tuple[roster.Person, "Place | None"]],
-              tables: list[list[roster.Person]], submissions: Path) -> list[Submitted]:
+              tables: list[list[roster.Person]], submissions: Path,
+              say: Callable[[str], None]) -> list[Submitted]:
     people = reduce(roster.joined, tables) if tables else []
     found: dict[roster.Person, list[Place]] = {}
     for given, place in places:
         found.setdefault(given, []).extend([place] if place else [])
+    differ = roster.differing(found, people, *SYSTEMS)
+    for given in [*found]:
+        if (given.name, given.system) == ("studenttest", "canvas") \
+                and not roster.match(given, people, differ):
+            say(f"not graded, as they are of Canvas's Test Student ({given.id}): "
+                + ", ".join(escape(place.entry.name) for place in found.pop(given)))
     if not found:
         raise ValueError("SUBMISSIONS: want a folder or an archive per student; got none in "
                          f"{submissions}")
@@ -178,7 +186,6 @@ def _students(places: list[tuple[roster.Person, "Place | None"]],
     notes: dict[roster.Person, str] = {}
     doubtful: set[roster.Person] = set()  # a submission may be theirs or someone else's
     strays: list[roster.Person] = []  # who match no student
-    differ = roster.differing(found, people, *SYSTEMS)
     for given, theirs in found.items():
         may_be = roster.match(given, people, differ)
         person = may_be[0] if len(may_be) == 1 else given
@@ -272,8 +279,6 @@ def _places(entries: dict[str, Entry], stamps: dict[str, datetime]
             continue
         system = MOODLE.fullmatch(name) or not entry.is_folder and CANVAS.fullmatch(name)
         canvas = bool(system) and system.re is CANVAS
-        if canvas and system["name"] == "studenttest":  # Canvas' Test Student
-            continue
         if system:
             typed = system["kind"] if system["kind"] != "file" else ""  # a text or a link
             returns = name[:max(0, system.start("file"))] if canvas else \

@@ -110,10 +110,12 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
         row += [""] * (len(header) - len(row))
         if "Points Possible" in row[0]:
             most = row[chosen[0]].strip()
-        elif (name := ", ".join(row[:id]).strip()) not in roster.TEST_STUDENTS and not all(
-                re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row):
-            people[number] = roster.Person(name, row[id].strip(), system="canvas", also=tuple(
-                (header[i], row[i].strip()) for i in range(id + 1, section)))
+        elif not all(re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row):
+            person = roster.Person(
+                ", ".join(row[:id]).strip(), row[id].strip(), system="canvas", also=tuple(
+                    (header[i], row[i].strip()) for i in range(id + 1, section)))
+            if person.name != roster.TEST_STUDENT or "SIS User ID" in dict(person.known):
+                people[number] = person
     return Sheet(rows, people, chosen[0], [*range(section + 1), chosen[0]], most)
 
 

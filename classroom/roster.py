@@ -28,7 +28,7 @@ STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how an .xlsx or .ods begins, and an .xls
-TEST_STUDENTS = ("Student, Test", "Test Student")  # with whom a teacher of Canvas sees a course
+TEST_STUDENT = "Student, Test"  # as whom a teacher of Canvas sees a course; without a SIS user id
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
 
@@ -153,7 +153,9 @@ def read(path: Path) -> list[Person]:
             person["status"] = "no column of that name"
         elif not (is_worksheet or STATUS.match(person.get("status", ""))):
             person["status"] = ""  # of something else
-        if any(person.values()) and person["name"] not in TEST_STUDENTS \
+        is_test = system == "canvas" and not row.get("sisuserid") and person["name"] == (
+            TEST_STUDENT if columns["name"] else "Test Student")
+        if any(person.values()) and not is_test \
                 and not person["name"].startswith("Points Possible"):
             people.append(Person(**person, typed=typed, system=system))
     if not people:

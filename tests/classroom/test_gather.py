@@ -444,9 +444,23 @@ def test_the_test_student_of_canvas_is_no_student(tmp_path, columns):
     rows = '"Student, Test",5990,\n"Anderson, Anna",101,\n'
     text = columns.format("ID,Section", rows if "Student" in columns else rows.replace(
         ", ", ",").replace('"', ""))
-    (anna,) = gather(tmp_path / "class", listed(tmp_path, text))
+    said = []
+    (anna,) = gather(tmp_path / "class", listed(tmp_path, text), say=said.append)
     assert anna.person.id == "101" and anna.files
-    (anna,) = gather(tmp_path / "class")
+    (anna,) = gather(tmp_path / "class", say=said.append)
+    assert said == 2 * ["not graded, as they are of Canvas's Test Student (5990): "
+                        "studenttest_5990_101_problem_3.py"]
+
+
+def test_a_student_named_as_the_test_student_of_canvas_is_graded(tmp_path):
+    for number in (5990, 102):
+        (tmp_path / f"studenttest_{number}_101_problem_3.py").write_text("x")
+    text = 'Student,ID,SIS User ID,Section\n"Student, Test",5990,,\n"Student, Test",102,S2,\n'
+    said = []
+    (student,) = gather(tmp_path, listed(tmp_path, text), say=said.append)
+    assert student.person.id == "102" and student.files and "(5990)" in said[0]
+    (student,) = gather(tmp_path, listed(tmp_path, "name\nTest Student\n"))
+    assert student.trouble.startswith("it is there more than once")
 
 
 def test_every_number_of_a_student_finds_them(tmp_path):

@@ -97,6 +97,16 @@ def test_points_of_another_most_are_scaled_only_if_asked(run, tmp_path):
     assert read_as_canvas(files["canvas.csv"])["101"][1] == "93.33"
 
 
+def test_a_student_named_as_the_test_student_has_a_row(run, tmp_path):
+    with_sis = CANVAS.replace("SIS Login ID", "SIS User ID")
+    graded = [report("Test Student", 700.0), report("Anna Anderson", 1.0), report("Ben Braun", 2.0)]
+    options = ("--canvas", tmp_path / "export.csv", "--column", "FlashAttention")
+    code, said, _ = run(graded, *options, exported=with_sis.replace("999,,", "999,S9,"))
+    assert code == 0 and "Test Student" not in said
+    code, said, _ = run(graded, *options, exported=with_sis)
+    assert code == 3 and "Test Student: not in export.csv" in said
+
+
 def test_who_is_excused_stays_so(run, tmp_path):
     code, said, files = run([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column",
                             "FlashAttention", exported=CANVAS.replace(",12,", ",EX,"))
