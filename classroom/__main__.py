@@ -327,10 +327,11 @@ def grade(arguments, wanted: dict) -> int:
         code = write(graded, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
-        made, lines = ({}, []) if interrupted else filled(arguments, arguments.out, most, written)
+        made, lines, also = ({}, [], []) if interrupted else filled(
+            arguments, arguments.out, most, written)
         for path, contents in made.items():
             store.write(path, contents)
-        for line in (*lines, *(f"to upload: {path}" for path in made)):
+        for line in (*lines, *also, *(f"to upload: {path}" for path in made)):
             progress.line(line)
         left = list(filter(None, map(undecided, written)))
         if left:
@@ -400,7 +401,7 @@ def book(arguments) -> int:
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
     graded = read_reports(arguments.results)
     settings.check(arguments.results, graded)
-    files_made, said = filled(arguments, arguments.results, graded[0]["max_points"], graded)
+    files_made, said, also = filled(arguments, arguments.results, graded[0]["max_points"], graded)
     if arguments.nbgrader:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
@@ -410,23 +411,26 @@ def book(arguments) -> int:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}
     put(arguments.results, files_made)
-    print(*said, f"The grades are in {arguments.check50 or next(iter(files_made))}", sep="\n")
+    print(*said, *also, f"The grades are in {arguments.check50 or next(iter(files_made))}",
+          sep="\n")
     return NOT_SETTLED if said else DONE
 
 
 def filled(arguments, results: Path, most: float, graded: list[dict]
-           ) -> tuple[dict[Path, bytes], list[str]]:
-    """For --canvas and --moodle: the files to upload; lines on what a person has to look at."""
-    made, said = {}, []
+           ) -> tuple[dict[Path, bytes], list[str], list[str]]:
+    """For --canvas and --moodle: the files to upload; lines on what a person has to look at; a line
+    on grades that are not as they were there."""
+    made, said, also = {}, [], []
     for system in ("canvas", "moodle"):
         if exported := getattr(arguments, system):
             target = results / f"{system}.csv"
             if exported.resolve() == target.resolve():
                 raise ValueError(f"--{system}: want the exported file; got what this command wrote")
-            made[target], lines = gradebook.filled(
+            made[target], said, replaced = gradebook.filled(
                 exported, system, arguments.column or "", arguments.scale or most, graded)
-            said += lines
-    return made, said
+            also = [f"{len(replaced)} row{'s' * (len(replaced) > 1)} of {exported.name} had "
+                    f"another grade before: {', '.join(replaced)}"] * bool(replaced)
+    return made, said, also
 
 
 def board(arguments) -> int:

@@ -35,19 +35,19 @@ class Sheet(NamedTuple):
 
 
 def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
-           ) -> tuple[bytes, list[str]]:
+           ) -> tuple[bytes, list[str], list[str]]:
     """Fill a column of the file that "canvas" or "moodle" exported.
 
     column: its title, or "" if there is only one candidate.  most: the points that are full marks
     here.  -> the new file; a line for everyone who is in only one of the two, is undecided, or has
-    no clear row.  Raises ValueError: it is no such file.
+    no clear row; who had another grade there.  Raises ValueError: it is no such file.
     """
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     if sheet.most and _number(sheet.most) != most:
         raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: pass "
                          f"--scale {sheet.most}, or change the maximum there")
-    said, owners, doubtful = [], {row: [] for row in sheet.people}, set()
+    said, replaced, owners, doubtful = [], [], {row: [] for row in sheet.people}, set()
     differ = roster.differing(map(person_of, graded), sheet.people.values(), *SYSTEMS)
     for report in graded:
         may_be = roster.match(person_of(report), sheet.people.values(), differ)
@@ -80,11 +80,13 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
             if system == "moodle" and points > most:  # Moodle would drop it silently
                 said.append(f"{name}: {points:.2f} points, written as {most:g}, Moodle's maximum")
                 points = most
-            sheet.rows[row][sheet.column] = f"{points:.2f}"
+            was, sheet.rows[row][sheet.column] = sheet.rows[row][sheet.column], f"{points:.2f}"
+            if was.strip("- ") and _number(was) != float(f"{points:.2f}"):
+                replaced.append(f"{name} ({escape(was)} -> {points:.2f})")
     text = roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
                           delimiter=delimiter)
     marked = path.read_bytes().startswith(codecs.BOM_UTF8)
-    return codecs.BOM_UTF8 * marked + text, said
+    return codecs.BOM_UTF8 * marked + text, said, replaced
 
 
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:

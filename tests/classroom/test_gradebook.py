@@ -67,7 +67,8 @@ def read_as_canvas(text: str) -> dict[str, tuple[str, str]]:
 def test_of_canvas_one_column_is_filled_by_its_own_keys(run, tmp_path):
     code, said, files = run([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column",
                             "FlashAttention", exported=CANVAS)
-    assert (code, said) == (0, f"The grades are in {tmp_path / 'out/canvas.csv'}\n")
+    assert (code, said) == (0, "1 row of export.csv had another grade before: Ben (12 -> 350.50)\n"
+                            f"The grades are in {tmp_path / 'out/canvas.csv'}\n")
     assert read_as_canvas(files["canvas.csv"]) == {
         "101": ("Anderson, Anna", "700.00"), "102": ("Braun, Ben", "350.50"),
         "999": ("Student, Test", "")}
@@ -151,6 +152,10 @@ def test_of_moodle_the_grade_is_filled_and_all_else_stays(run, tmp_path):
     before, after = (list(csv.DictReader(io.StringIO(text))) for text in (
         MOODLE, files["moodle.csv"]))
     assert [row.pop("Grade") for row in after] == ["700.00", "350.50"]
+    assert "1 row of export.csv had another grade before: Ben (12.00 -> 350.50)" in said
+    again = run([anna, BEN], "--moodle", tmp_path / "export.csv",
+                exported=files["moodle.csv"].replace("\r", ""))
+    assert again[0] == 0 and "another grade" not in again[1]
     for row in before:
         del row["Grade"]
     assert after == before
