@@ -191,9 +191,10 @@ def grade(arguments, wanted: dict) -> int:
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     joined += settings.not_applied(arguments.out, wanted)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
-    students, stands, kept = standing.everyone(
-        present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv")
     worth = grades.read(arguments.policy)
+    students, stands, kept = standing.everyone(
+        present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv",
+        bool(worth.late))
     standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in

@@ -19,14 +19,16 @@ from grader.course.stages import STAGES
 
 EARLIER = "earlier and not late"
 NEWER = "newer than the days that a person set for it: change them in the override, or the reason"
+STALE = "newer than its time in the worksheet: download the worksheet again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
-def everyone(students: list[Submitted], earlier: list[dict], results: Path, typed: bool
-             ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
+def everyone(students: list[Submitted], earlier: list[dict], results: Path, typed: bool,
+             timed: bool) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
     """Everyone in SUBMISSIONS or on the roster, and everyone of earlier runs who is not, or not
-    with any file.  typed: whether a person typed the times, and not only those of a roster.
+    with any file.  typed: whether a person typed the times, and not only those of a roster; timed:
+    whether times decide anything.
 
     -> the students by name; key -> their last report; key of each student kept from earlier runs ->
     whether they are still on the roster.
@@ -51,7 +53,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _as_it_was(old, results, now)
         elif not now.hand_ins:
-            known[now.key] = _again(old, results, now, typed or now.person.typed)
+            known[now.key] = _again(old, results, now, typed or now.person.typed, timed)
         stands[now.key] = old
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
@@ -72,10 +74,11 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
-def _again(old: dict, results: Path, now: Submitted, typed: bool) -> Submitted:
+def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -> Submitted:
     """A student with what an earlier run had, too, if it is older: a download has the newest.  The
     same files with another time that was typed are one hand-in whose time was corrected.  Of
-    what Canvas marks LATE the days are not known: then a person reads what the earlier one had."""
+    what Canvas marks LATE the days are not known: then a person reads what the earlier one had.
+    Other files with the same time of a worksheet wait for a newer worksheet."""
     if now.marked_late and now.time is None:
         had = [f"{EARLIER}, with {old['points']:g} points"] if old["points"] is not None \
             and not (old["marked_late"] or old["state"] in EMPTY) else [
@@ -83,15 +86,27 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool) -> Submitted:
         return replace(now, aside=(*now.aside, *had))
     was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
                   notes=now.notes)
+    if timed and not typed and was.time and was.time == now.time == late.read(
+            now.person.handed_in) and _is_changed(was, now):
+        return replace(was, key=now.key, notes=(*now.notes, STALE))
     if was.is_nothing or not (was.time and now.time) \
             or was.time.timestamp() >= now.time.timestamp() or typed and was.files == now.files:
         return now
     return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
 
 
+def _is_changed(was: Submitted, now: Submitted) -> bool:
+    """Whether files are other ones, and not only there now because nothing is refused any more."""
+    return any(was.files[stage] != now.files[stage] for stage in was.files.keys() & now.files) \
+        or was.files != now.files and not (was.refused or was.trouble)
+
+
 def hold(report: dict, old: dict | None) -> None:
     """Let no days that a person set count for what was handed in after that, until they or their
-    reason change.  old: the report of the run before."""
+    reason change, and no time that is not theirs.  old: the report of the run before."""
+    if STALE in report["notes"] and not all("override" in stage for stage in report["stages"]):
+        report["held"].append(STALE)
+        report["points"] = None
     is_said = "set by a person" in report["late"] and not all(
         "override" in stage for stage in report["stages"])
     if not (old and is_said) or old["state"] in EMPTY or report["late"] != old["late"]:

@@ -325,6 +325,34 @@ def test_beside_a_roster_the_worksheets_status_extensions_and_times_count(moodle
         shutil.rmtree(tmp_path / "out")
 
 
+def test_a_new_file_with_its_old_time_waits_for_a_newer_worksheet(moodle, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "policy.toml").write_text(POLICY.replace("Z", "").replace("days = 3", "days = 1"))
+
+    def grade(day: int, *options: str) -> tuple[int, str, str]:
+        worksheet(tmp_path, *CLASS)
+        text = (tmp_path / "worksheet.csv").read_text("utf-8").replace(
+            "Last modified (grade)", "Last modified (submission),Last modified (grade)")
+        (tmp_path / "worksheet.csv").write_text(re.sub(
+            ",-$", f',"{day} December 2026, 10:00",-', text, flags=re.MULTILINE).replace(
+                f'"{day} Dec', f'"Monday, {day} Dec'))
+        code = moodle("--policy", tmp_path / "policy.toml", *options)
+        return code, of_worksheet(tmp_path)["Anna"], capsys.readouterr().out
+
+    assert grade(1)[:2] == (0, "90.00")
+    anna = tmp_path / "in/Anna_11_assignsubmission_file"
+    (anna / "problem_2.py").write_text("pass # again")
+    line = "Anna: newer than its time in the worksheet: download the worksheet again"
+    for options in ((), ("--yes",), ()):
+        code, shown, said = grade(1, *options)
+        assert line in said and (code == 2 or (code, shown) == (3, ""))
+    assert "No grade yet for 1 of 5 students: 1 newer than its time in the worksheet" in said
+    assert grade(3)[:2] == (0, "90.00"), "after the last day: the earlier one counts"
+    assert (tmp_path / "out/submissions/Anna/problem_2.py").read_text() == "pass"
+    (tmp_path / "policy.toml").write_text("missing = 'keep'\n")
+    assert grade(3, "--yes")[0] == 0, "no time decides anything"
+
+
 @pytest.mark.parametrize(("status", "column"), [
     ("Zur Bewertung abgegeben", "submission_status"), ("Entwurf", "submission_status"),
     ("Keine Abgabe - Verlängerung gewährt bis Montag, 1. Januar 2990, 23:59", "submission_status"),
