@@ -207,7 +207,7 @@ def joined(people: list[Person], exported: list[Person]) -> list[Person]:
             (row,) = rows
             alone.append(replace(
                 person, typed=(person if person.handed_in else row).typed,
-                system=(person if person.id else row).system,
+                system=(row if person.id in ("", row.id) else person).system,
                 also=(*person.also, *row.known), **{
                     name: getattr(person, name) or getattr(row, name) for name in (
                         "name", "id", "login", "email", "handed_in", "status", "extension")}))

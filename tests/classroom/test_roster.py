@@ -103,6 +103,19 @@ def test_of_a_roster_and_a_gradebook_the_roster_comes_first():
     assert {value for _, value in anna.known} > {"U7", "9001", "aa"}
 
 
+def test_a_roster_leaves_names_and_logins_that_it_has_not_as_they_are():
+    row = Person("Novák, Jana", "5111", "jn11", "j@x", system="canvas")
+    (jana,) = joined([Person(id="5111", extension="tomorrow")], [row])
+    assert (jana, jana.extension, jana.system) == (row, "tomorrow", "canvas")
+
+
+def test_a_roster_and_a_gradebook_with_other_logins_are_of_two_people():
+    found = joined([ANNA, BEN], [
+        Person("Ben B", login="bbraun"), Person("Anna Anderson", login="anna2")])
+    assert {(each.name, each.login) for each in found} == {
+        ("Anna Anderson", "AAnderson"), ("Ben Braun", "BBraun"), ("Anna Anderson", "anna2")}
+
+
 def test_who_is_in_the_gradebook_alone_or_there_twice_stays_apart():
     cleo, twin = Person("Cleo"), Person("Anna Anderson", "9002")
     assert set(joined([ANNA, BEN], [cleo])) == {ANNA, BEN, cleo}
