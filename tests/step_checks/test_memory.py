@@ -99,6 +99,17 @@ def test_only_rows_that_exist_are_stored_in_the_dtype_of_the_tensor():
         assert "belongs to another program" in example.check(Observed([{}], [], {"x": x})).lines[0]
 
 
+def test_a_float32_tile_that_was_rounded_to_16_bits_is_wrong():
+    examples = [one for one in memory.STORE.examples() if one.memory["x"].dtype == np.float32]
+    for example in examples:
+        given, x = example.given, example.memory["x"].copy()
+        rows = given["rows"][given["rows"] < given["N"]]
+        own = x.reshape(-1, given["D"])[given["bh"] * given["N"] + rows[0]:][:len(rows)]
+        own[:] = given["tile"].astype(np.float16)[:len(rows), :given["D"]]
+        assert example.check(Observed([{}], [], {"x": x})).name == "the tensor", example.words
+    assert len(examples) == 2
+
+
 def loaded(example: Example, stride: int | None = None) -> np.ndarray:
     """The tile of 3.7."""
     given, x = example.given, example.memory["x"]
