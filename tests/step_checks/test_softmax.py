@@ -58,10 +58,12 @@ def test_a_mistake_in_the_scores_is_known_by_the_scores_that_it_gives():
 
 
 def stepped(example: Example, above: float = 0.0, factor: float = softmax.FACTOR,
-            base: float = 2.0) -> dict[str, np.ndarray]:
-    """What the lesson's step leaves.  above: by which m_new is larger than the maximum."""
+            base: float = 2.0, least: float = -np.inf) -> dict[str, np.ndarray]:
+    """What the lesson's step leaves.  above: by which m_new is larger than the maximum; least: what
+    the maximum starts at."""
     given = {name: np.asarray(example.given[name], np.float64) for name in (
         "s", "m_i", "l_i", "acc", "v")}
+    given["m_i"] = np.maximum(given["m_i"], least)
     m_new = np.maximum(given["m_i"], given["s"].max(1) * factor) + above
     pivot = np.where(np.isinf(m_new), 0.0, m_new)
     p, alpha = base**(given["s"] * factor - pivot[:, None]), base**(given["m_i"] - pivot)
@@ -95,6 +97,11 @@ def test_sums_that_do_not_belong_to_m_new_are_wrong():
         found = example.check(left(**stepped(example) | {"m_new": stepped(example, 1.0)["m_new"]}))
         assert found.name == "m_new" and {*found.others} == {"l_i", "acc"}
     assert ONLINE[0].check(left(**stepped(ONLINE[0]) | {"m_new": 1.0})).name == "m_new"
+
+
+def test_a_maximum_that_does_not_start_at_minus_infinity_is_wrong():
+    for least in (0.0, -100.0, -1000.0):
+        assert any(example.check(left(**stepped(example, least=least))) for example in ONLINE)
 
 
 @pytest.mark.parametrize("m_new, id", [(0.0, "blind-row-max"), (-2000.0, None), (-np.inf, None)])
