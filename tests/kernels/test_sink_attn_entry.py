@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sink_attn
-from sink_attn import entry, policy
+from sink_attn import entry, flash_attn, policy
 
 
 def on_a_gpu(D: int = 64, dtype=torch.bfloat16, is_cuda: bool = True) -> SimpleNamespace:
@@ -138,6 +138,13 @@ def test_packed_sequences_come_back_as_they_were_packed(asked, other):
                                         return_lse=True)
     assert torch.equal(o, PACKED) and torch.equal(lse, PACKED[..., 0].T)
     assert [one["max_seqlen"] for one in asked] == [3, 4] and asked[-1]["scale"] == 0.5
+
+
+@pytest.mark.parametrize("window_size, keys", [
+    ((0, 0), 1), ((127, 0), 128), ((127, -1), 128), ((-1, 0), None), ((-1, -1), None),
+    ((None, None), None)])
+def test_a_query_sees_its_own_key_and_those_left_of_it(window_size, keys):
+    assert flash_attn._window(0.0, True, window_size) == keys
 
 
 @pytest.mark.parametrize(("q", "ends", "others", "most", "message"), [
