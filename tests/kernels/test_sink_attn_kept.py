@@ -1,5 +1,7 @@
 """What is kept between calls: the second of a form gets what Triton would have passed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -113,6 +115,25 @@ def test_what_is_kept_is_bounded(monkeypatch):
     assert [kept.plan(i % 3, str, i) for i in range(5)] == ["0", "1", "2", "0", "1"]
     kept.plan(7, str, 7)
     assert len(kept._plans) == 1
+
+
+def test_a_descriptor_is_kept_for_one_address_and_form_alone(monkeypatch):
+    monkeypatch.setattr(kept, "_descriptors", {})
+    made = []
+
+    def make(x, block):
+        made.append(SimpleNamespace(base=x))
+        return made[-1]
+
+    x = torch.zeros(4, 4, 64).half()
+    others = [x.transpose(0, 1), x[:2], x.view(torch.int16), x[1:]]
+    first = kept.describe(x, (4, 64), make)
+    assert kept.describe(x.view(x.shape), (4, 64), make) is first and len(made) == 1
+    for number, other in enumerate(others, start=2):
+        kept.describe(other, (4, 64), make)
+        assert len(made) == number
+    kept.describe(x, (2, 64), make)
+    assert len(made) == 6
 
 
 @pytest.mark.gpu
