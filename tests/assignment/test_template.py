@@ -91,6 +91,7 @@ def test_a_template_that_python_refuses_for_another_line_is_begun(tmp_path, text
 @pytest.mark.parametrize("written", [
     "s = q @ k.mT", "acc += 1", "m_new = torch.maximum(m_i, s)", "for i in range(3):\n    acc += i",
     "return given(q)", "tl.store(o_ptr, acc)", "if causal:\n    s = mask(s)\nelse:\n    pass",
+    "if causal:\n    pass\nelse:\n    s = mask(s)",
     "l_i = torch.zeros(4)\nl_i = l_i + 1", "x = 1", "return q", "m_i = q",
 ])
 @pytest.mark.parametrize("end", ["# --- END OF STUDENT IMPLEMENTATION ---\n", ""])
