@@ -46,6 +46,13 @@ def test_tiles_are_cut_where_their_numbers_say_and_not_where_the_picture_begins(
     assert layers(CAUSAL, 4, first=(2, 0))["whole"].sum() == 8
 
 
+def test_a_tile_past_the_last_key_is_cut_and_one_past_the_last_query_not():
+    found = layers(np.ones((8, 6), bool), 4)
+    assert found["whole"][:, :4].all() and found["cut"][:, 4:].all()
+    assert found["whole"].sum() == 32 and found["cut"].sum() == 16
+    assert layers(np.ones((6, 8), bool), 4)["whole"].all()
+
+
 def test_a_tile_that_shows_only_sinks_is_told_from_one_that_the_mask_cuts():
     window = np.eye(8, dtype=bool)
     window[:, 0] = True
