@@ -1,6 +1,7 @@
 """Further cases: small, plain in float32, and without NaN in the gaps."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,3 +40,11 @@ def test_gaps_hold_numbers_that_can_be_recognised():
         assert not bool(torch.isnan(sent.storage).any())
         assert torch.equal(sent.storage, again.call.inputs[name].storage)
         assert torch.equal(sent.view(), built.tensors[name])
+
+
+@pytest.mark.parametrize("wrong, first", [
+    ("o lse d_q", ["o"]), ("lse d_q", ["lse"]), ("o d_q", ["o"]), ("d_q", ["d_q", "d_k"])])
+def test_what_is_wrong_is_looked_at_before_what_is_made_from_it(wrong, first):
+    got = dict.fromkeys(("o", "lse", "d_q", "d_k"))
+    verdicts = {name: SimpleNamespace(accepted=name not in wrong.split()) for name in got}
+    assert samples.Sample(None, got, None, verdicts).first_wrong == first
