@@ -70,6 +70,12 @@ def test_programs_that_take_turns_or_keep_apart_are_not_accused(body):
     assert race_of(*body) is None
 
 
+def test_a_program_that_waited_excuses_no_later_one():
+    found = race_of("if p == 0:", "    tl.atomic_cas(lock_ptr, 0, 1)", "else:",
+                    "    tl.store(sum_ptr + at, x)")
+    assert (found.verb, found.tensor, found.programs) == ("writes", "sum_ptr", ((1,), (2,)))
+
+
 def test_the_next_launch_may_read_what_another_program_of_the_one_before_wrote():
     other = "z = tl.load(x_ptr + (p + 1) % 3 * 4 + at)"
     launch = "kernel[(3, 1)](y, torch.empty_like(y), sums, sums, GROUPS=1)"
