@@ -45,6 +45,7 @@ class Matrix:
     sinks: tuple[float, ...]
     tensor: str = "o"
     with_dq: bool = False
+    unknown: torch.Tensor | None = None  # bool: what was found tells nothing, in d_q
     every: torch.Tensor | None = None
     of: Callable[[int, int], tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -128,7 +129,7 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
         return scores[0], p[0]
 
     scores, lse, expected = _weights(q[:, head] @ k[:, kv].mT * scale, keep, sinks[head])
-    every = None
+    every = unknown = None
     if tensor == "o":
         every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
         found = every[head]
@@ -145,9 +146,10 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
         v = v[0, kv, :, 0]
         shift = own(v - (expected @ v)[..., None])
         scores, lse, expected = own(scores), own(lse), own(expected)
-        found = torch.where(shift.abs() > 0.05, ds / shift, expected)  # dP = delta tells nothing
+        unknown = shift.abs() < 0.05  # where dP = delta, dS is 0 for any weight
+        found = torch.where(unknown, expected, ds / shift)
     return Matrix(case, head, expected, found, keep, scores, lse, tuple(sinks.tolist()), tensor,
-                  every=every, of=of)
+                  unknown=unknown, every=every, of=of)
 
 
 def _weights(scores: torch.Tensor, keep: torch.Tensor, sink: torch.Tensor

@@ -109,6 +109,7 @@ class Call:
         case = matrix.case
         self.matrix, self.case = matrix, case
         self.found, self.keep = matrix.found.numpy(), matrix.keep.numpy()
+        self.free = np.zeros_like(self.keep) if matrix.unknown is None else matrix.unknown.numpy()
         self.N = self.keep.shape[1]
         self.scale = case.D**-0.5 if case.scale is None else case.scale
         room = -(-self.N // 128) * 128 + 128  # keys past the end, read as 0
@@ -121,10 +122,12 @@ class Call:
         self.kind = ("all_keys" if not case.is_causal else "causal" if case.window is None
                      else "sinks" if case.sinks is not None else "window")
 
-    def agree(self, found: np.ndarray, weights: np.ndarray) -> bool:
-        """As Matrix.wrong has it; NaN, of a row that sees nothing, agrees with NaN."""
+    def agree(self, found: np.ndarray, weights: np.ndarray, free: np.ndarray | bool = False
+              ) -> bool:
+        """As Matrix.wrong has it; NaN, of a row that sees nothing, agrees with NaN.  free: pairs
+        that do not matter."""
         near = np.isfinite(weights) & (abs(found - weights) <= 1e-4 + 1e-3 * weights)
-        return bool((near | np.isnan(found) & np.isnan(weights)).all())
+        return bool((near | np.isnan(found) & np.isnan(weights) | free).all())
 
     def heads(self) -> list[tuple]:
         """The mistake of the heads that fits all of them, if there is one."""
@@ -254,8 +257,7 @@ class Call:
             example = loops.windowed(example, self.case.window)
         if self.kind == "sinks":
             example |= {"sink_size": self.case.sinks}
-        needs, found = dict(right), {("last-tile-only", "of all keys"): [
-            ((self.N - 1) // BN * BN, True)], ("last-tile-only", "of a program"): right[-1:]}
+        needs, found = dict(right), {}
         if right:
             tiles, found = phases.others(right, example, start if self.case.is_causal else None)
             if not self.case.is_causal:
@@ -272,6 +274,8 @@ class Call:
             for id, begins in tiles.items():  # of two visits only the first is masked
                 found[id] = [(at, needs.get(at, True) and at not in begins[:i])
                              for i, at in enumerate(begins)]
+        found["last-tile-only", "of all keys"] = [((self.N - 1) // BN * BN, True)]
+        found["last-tile-only", "of a program"] = right[-1:]
         if self.kind == "sinks":
             inside = [(at, True) for at, _ in right if at >= example["first"]]
             for end in ("BLOCK", "inner"):  # of the loop over the sinks, which reaches the window
@@ -308,7 +312,8 @@ class Call:
         """Whether the mistake, with tiles of BM queries and BN keys, gives the weights found."""
         def right(first: int, end: int, start: int) -> bool:
             weights = self.program(one, start, BM, BN, slice(first, end))
-            return weights is not None and self.agree(self.found[first:end], weights)
+            return weights is not None and self.agree(
+                self.found[first:end], weights, self.free[first:end])
 
         begins = range(0, len(self.found), BM)
         with np.errstate(all="ignore"):

@@ -168,18 +168,19 @@ def test_a_mistake_is_named_by_the_weights_that_it_gives(case, ask, mistake):
     assert id == mistake and (", or " not in words or mistake == "log2e-twice"), words
 
 
-def dq_of(mask):
+def dq_of(mask, right=sinks):
     """A right answer but for dq, whose code recomputes P with this mask."""
     def ask(built):
         case, t = built.case, {name: x.double() for name, x in built.tensors.items()}
         i, j = torch.arange(case.N)[:, None], torch.arange(case.N)[None]
         do = built.call.douts["o"].view().double()
         s = t["q"] @ t["k"].mT * case.D**-0.5
-        sink = t["sink_logits"][:, None, None].expand(*s.shape[:3], 1)
-        lse = torch.logsumexp(torch.cat([s.masked_fill(~sinks(i, j, case), -torch.inf), sink], -1),
+        sink = t["sink_logits"][:, None, None].expand(*s.shape[:3], 1) if case.sink_logits else \
+            torch.full((*s.shape[:3], 1), -torch.inf)
+        lse = torch.logsumexp(torch.cat([s.masked_fill(~right(i, j, case), -torch.inf), sink], -1),
                               -1, keepdim=True)
         p, dp = torch.exp(s - lse), do @ t["v"].mT
-        delta = (p * sinks(i, j, case) * dp).sum(-1, keepdim=True)
+        delta = (p * right(i, j, case) * dp).sum(-1, keepdim=True)
         return {"d_q": (p * mask(i, j, case) * (dp - delta) @ t["k"] * case.D**-0.5).float()}
     return ask
 
@@ -194,6 +195,16 @@ def test_a_scale_that_is_wrong_in_some_tiles_is_said_to_be_so():
 
     id, words = named(CAUSAL, ask)
     assert (id, words.partition(", ")[0]) == ("log2e-twice", "in tiles before the diagonal"), words
+
+
+def test_shares_of_earlier_tiles_that_are_lost_from_dq_are_named():
+    """The only key of query 0 has dS = 0 whatever its weight: it tells nothing."""
+    case = replace(CAUSAL, stage=8, N=160, grads=("q",))
+    ask = dq_of(lambda i, j, c: causal(i, j, c) & (j >= (c.N - 1) // 64 * 64), causal)
+    matrix = attention_map.read(ask, case, 1, "d_q", 160)
+    id, words, _ = suspects.name(matrix, lambda: None)
+    assert "in the code of dq, " in words and "last-tile-only" in (id[3:], *[
+        mistake[0] for mistake in suspects.fitting(matrix)])
 
 
 @pytest.mark.parametrize(("mask", "mistake"), [
