@@ -176,8 +176,10 @@ def one(word: str, students: list[Submitted], option: str) -> Submitted:
     """The student with this name (its words in any order), id, login or address.  Raises
     ValueError: there is none, or several."""
     may_be = roster.match(roster.Person(word, word), [student.person for student in students])
+    namesakes = [student for student in students if student.person.name == word]
     found = [student for student in students if word in (student.name, student.key)] or [
         student for student in students if student.person in may_be]
+    found = namesakes if len(namesakes) > 1 else found
     if len(found) != 1:
         raise ValueError(f"{option}: want the name, id, login or e-mail of one student; got "
                          f"{word}, which matches {len(found) or 'no student'}")

@@ -537,7 +537,9 @@ def test_a_namesake_who_comes_later_inherits_nothing(grade, tmp_path, capsys):
                                     "Dora Dahl (6)": ""}
         assert "Dora Dahl,6,S6,d6,A,\n" in (tmp_path / "out/canvas.csv").read_text().replace(
             "\r", "")
-    assert grade("--forget", "Dora Dahl", "--yes") == 0 and points(tmp_path)["Dora Dahl (6)"] == ""
+    assert grade("--forget", "Dora Dahl") == 2 and "matches 2" in capsys.readouterr().err
+    assert grade("--forget", "5") == 0 and points(tmp_path)["Dora Dahl (6)"] == ""
+    assert grade() == 0 and points(tmp_path)["Dora Dahl"] == "" and len(points(tmp_path)) == 3
 
 
 def test_a_new_hand_in_is_graded_and_replaces_no_grade_unasked(grade, tmp_path, capsys):
