@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from grader.assignment import hints
+from grader.assignment.record import ROOT
 from grader.course.stages import STAGES
 
 TOML = """
@@ -58,7 +59,7 @@ def test_of_a_copied_step_the_hints_of_its_origin_are_offered():
 
 
 @pytest.mark.parametrize("step, chapter", [("4.2", "Stage 4"), ("10.1", "Stage 10"),
-                                           ("W.5", "Stage 3")])
+                                           ("W.5", "Six warm-ups")])
 def test_each_hint_says_which_it_is_and_the_last_where_to_go_on(files, step, chapter):
     files[0].write_text(TOML + TOML.replace("4.2", "W.5").replace("10.1", "11.1"), "utf-8")
     first, second, last = (hints.next_hint(step, *files) for _ in range(3))
@@ -67,6 +68,8 @@ def test_each_hint_says_which_it_is_and_the_last_where_to_go_on(files, step, cha
     assert last.startswith(f"Step {step}, hint 3 of 3 (near code)\n")
     assert first.endswith("Ask again for more.") and second.endswith("Ask again for more.")
     assert f'in "{chapter}": README.md' in last
+    if step.startswith("W"):
+        assert (ROOT / "guide/text/warmups.md").read_text("utf-8").startswith(f"# {chapter}\n")
 
 
 def test_where_nothing_can_be_written_a_hint_is_shown_and_not_remembered(files, monkeypatch):
