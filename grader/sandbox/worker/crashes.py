@@ -28,8 +28,9 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"equal reduction dimensions|not compatible for matmul|mismatch in its core dimension",
      "dot-shapes",
      "tl.dot needs (M, K) and (K, N): should one of them be transposed, tl.trans(x)?"),
-    (r"must have equal ranks >= 2", "dot-shapes", "tl.dot multiplies two matrices: of a tile and a "
-     "row, tl.sum(x * w[None, :], axis=1) makes the sums"),
+    (r"must have equal ranks >= 2", "dot-shapes", "tl.dot multiplies two matrices: "
+     "give the addresses of both two axes, rows[:, None] * stride + columns[None, :]; for a matrix "
+     "times a vector, write tl.sum(x * w[None, :], axis=1)"),
     (r"accumulator shape is incompatible", "dot-shapes", "tl.dot's accumulator has the shape of "
      "the product, (M, N): start it as tl.zeros([M, N], dtype=tl.float32)"),
     (r"unexpected keyword argument 'trans_[ab]'", "does-not-compile", "tl.dot has no "

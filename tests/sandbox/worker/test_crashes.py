@@ -26,6 +26,7 @@ def raised(source: str, path) -> dict:
      "write start + tl.arange(0, BLOCK)"),
     ("arange's range must be a power of 2", "arange-not-a-power-of-two", "power of two"),
     ("input and other must have equal reduction dimensions", "dot-shapes", "tl.trans"),
+    ("input and other must have equal ranks >= 2", "dot-shapes", "rows[:, None]"),
     ("Both operands must be same dtype. Got fp32 and fp16", "dot-dtypes", "p.to(v.dtype)"),
     ("Cannot make_shape_compatible: incompatible dimensions at index 1: 16 and 64",
      "shapes-do-not-broadcast", "x[:, None]"),
