@@ -288,7 +288,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
             options.page.show(EXERCISES, shown, file, True, f"{COMMAND} --watch")
         return 1
     lacking = no_triton() or interpreter_fault()
-    outcomes, to_do, following, writing = [], "", "", ""
+    outcomes, to_fix, to_write = [], [], []
     there = [id for id in TITLES if id.encode() in file.source] or [*TITLES]
     with contextlib.closing(runner_of(file, options)) as runner:
         for id, title in TITLES.items():
@@ -301,10 +301,11 @@ def grade(options: Options, reporter: Reporter, only: str = "",
                            for old in shown.steps]
             if step is None and lines and outcome != "wrong":
                 shown.sentence = lines[0]
-            if not to_do and outcome not in ("pass", "skipped"):
-                to_do = f"{'fix' if lines else 'write'} step {id}"
-                writing = f"{to_do} of {FOLDER}/{NAME}, then {COMMAND} --watch"
-                following = f"python autograder.py --hint {id}" if lines else writing
+            if outcome not in ("pass", "skipped"):
+                if lines:
+                    to_fix.append(f"fix step {id}")
+                else:
+                    to_write.append(f"write step {id}")
             said = "right" if outcome == "pass" else outcome.replace("_", " ")
             reporter.warm_up(outcome, f"{id} {title}: {said}", lines)
     if lacking and "skipped" in outcomes:
@@ -315,6 +316,9 @@ def grade(options: Options, reporter: Reporter, only: str = "",
                  + f" (not in this file: {', '.join(lost)})" * bool(lost))
     shown.outcome = next((one for one in outcomes if one not in ("pass", "not_started")),
                          "not_started" if right < len(outcomes) else "pass")
+    to_do = next(iter(to_fix + to_write), "")
+    writing = to_do and f"{to_do} of {FOLDER}/{NAME}, then run {COMMAND} --watch"
+    following = f"python autograder.py --hint {to_do.split()[-1]}" if to_fix else writing
     if options.page is not None and not only:
         options.page.show(EXERCISES, shown, file, True, writing or "python autograder.py")
     if then is not None:

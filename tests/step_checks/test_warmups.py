@@ -369,6 +369,9 @@ def test_one_that_is_written_is_asked_and_the_rest_is_not_started(tmp_path):
     code, said = graded(tmp_path / "flash")
     assert code == 1 and "W.4 the sum of each row up to the diagonal: right" in said
     assert said.count("not started") == 5 and "Warm-ups: 1 of 6 right" in said
+    assert "Next: write step W.1" in said
+    path.write_text(text.replace("offs <= row", "offs < row"))
+    assert "Next: python autograder.py --hint W.4" in graded(tmp_path / "flash")[1]
 
 
 def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
@@ -417,7 +420,7 @@ def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
     said = shown(text.replace("alpha[:, None] * acc", "acc"))
     assert "W.2 is red" in said and "not right yet" in said and "4 of 6 steps right, no p" in said
     assert "acc is not multiplied by exp(old maximum - new one)." in said and "got acc" in said
-    assert "Fix step W.2 of warmups/warmups.py, then python autograder.py --warmup" in said
+    assert "Fix step W.2 of warmups/warmups.py, then run python autograder.py --warmup" in said
     said = shown(text)
     assert "Warm-ups not finished" in said and "Next to write: step W.4" in said
     left = "\n        raise NotImplementedError('step W.4')\n"
