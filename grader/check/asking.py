@@ -188,8 +188,10 @@ def _by_sigmoid(wrong: Wrong, built: Built, device: str) -> bool:
     plain, sink = tiled_attention(q, k, v, **built.case.mask()), sink.clone().requires_grad_()
     with torch.enable_grad():
         share = torch.sigmoid(plain["lse"] - sink.float()[:, None])[..., None]
-        o = (plain["o"] * share).to(q.dtype)
-        made, = torch.autograd.grad(o, sink, built.upstream["dout"].to(o))
+        made = {"dout": (plain["o"] * share).to(q.dtype),
+                "dlse": torch.logaddexp(plain["lse"], sink.float()[:, None])}
+        made, = torch.autograd.grad([made[name] for name in built.upstream], sink,
+                                    [x.to(made[name]) for name, x in built.upstream.items()])
     wrong.exact.given["d_sink_logits"] = made
     return wrong.exact.judge(wrong.name, wrong.x).accepted
 

@@ -80,10 +80,16 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
         case "lse":
             for shape in shapes:
                 yield Trial(Asked(shape, with_lse=True), (Asked(shape),))
+            for case in _masked(plain, ragged, adapter):
+                yield Trial(Asked(case, with_lse=True),
+                            (Asked(plain, with_lse=True), Asked(case)))
         case "dlse":
-            for shape in shapes:
-                both = replace(shape, grads=QKV)
-                yield Trial(Asked(both, with_lse=True), (Asked(shape, with_lse=True), Asked(both)))
+            for case in (*shapes, *_masked(plain, ragged, adapter)):
+                for names in (QKV, (*QKV, "sink_logits"))[:1 + case.sink_logits]:
+                    both = replace(case, grads=names)
+                    yield Trial(Asked(both, with_lse=True),
+                                (Asked(plain, with_lse=True), Asked(case, with_lse=True),
+                                 Asked(both)))
         case "scale":
             yield from beside({"scale": 0.3}, {"scale": 1.0})
         case "groups":
@@ -142,13 +148,25 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             yield from beside(*({"layout": "far", "apart": name} for name in QKV), of=(half,))
 
 
+def _options(adapter: Adapter) -> list[dict]:
+    """Each of the windows and sinks that an adapter takes, as fields of a case."""
+    made = [{"is_causal": True, "window": WINDOW}] * ("window_size" in adapter.claims)
+    made += [{"sink_logits": True}] * ("sink_logits" in adapter.claims)
+    if {"sink_size", "window_size"} <= {*adapter.claims}:
+        made.append({"is_causal": True, "window": WINDOW, "sinks": SINKS})
+    return made
+
+
+def _masked(plain: Case, ragged: Case, adapter: Adapter) -> Iterator[Case]:
+    """The cases in which lse must follow what the adapter takes: one option each, then all."""
+    options = [{"is_causal": True}] * ("is_causal" in adapter.claims) + _options(adapter)
+    yield from (replace(ragged, **one) for one in options)
+    yield replace(plain, **dict(item for one in (HEADS, *options) for item in one.items()))
+
+
 def _together(plain: Case, adapter: Adapter) -> Iterator[Trial]:
     """Several features in one call, each of them right alone."""
-    single = [HEADS]
-    single += [{"is_causal": True, "window": WINDOW}] * ("window_size" in adapter.claims)
-    single += [{"sink_logits": True}] * ("sink_logits" in adapter.claims)
-    if {"sink_size", "window_size"} <= {*adapter.claims}:
-        single.append({"is_causal": True, "window": WINDOW, "sinks": SINKS})
+    single = [HEADS, *_options(adapter)]
     many = [pair for pair in itertools.combinations(single, 2)] + [tuple(single)] * (
         len(single) > 2)
     for features, names in itertools.product(many, ((), QKV)):

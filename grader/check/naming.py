@@ -35,6 +35,8 @@ def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | 
     """The mistake that gives just these weights or gradients, as its id and in words; else what is
     special about the weights."""
     case = found.asked.case
+    if found.name == "lse" and (mistake := _other_lse(found, sample)):
+        return mistake
     if found.asked.last or case.NK is not None and case.is_causal:
         return _other_corner(found, sample)
     if found.name != "o":
@@ -73,3 +75,18 @@ def _other_corner(found: Found, sample: Sample) -> tuple[str, str] | None:
     return None
 
 
+def _other_lse(found: Found, sample: Sample) -> tuple[str, str] | None:
+    """What lse leaves out, if it is that of another call."""
+    case, tensors, truth = found.asked.case, sample.built.tensors, sample.truth("lse")
+    got, no_window = sample.got["lse"].to(truth), {"window_size": None, "sink_size": 0}
+    for has, change, id, words in (
+            (case.sink_logits, {"sink_logits": None}, "sinks", "the share of the sinks"),
+            (case.sinks, {"sink_size": 0}, "sink-tokens", "the sink tokens"),
+            (case.window, no_window, "window", "the window: all earlier keys count"),
+            (case.is_causal, {"is_causal": False} | no_window, "causal-mask",
+             "the causal mask: all keys count")):
+        if has:
+            other = reference.attention(**tensors | case.mask() | change)["lse"].to(truth)
+            if (got - other).norm() < 0.1 * (got - truth).norm():
+                return f"lse-without-{id}", f"the lse leaves out {words}"
+    return None

@@ -37,6 +37,7 @@ def row(asking: Asking, feature: str) -> Row:
         if waits:
             made.verdict = UNCLAIMED if waits[0].verdict == UNCLAIMED else made.verdict
             made.says = made.says or (
+                waits[0].said if waits[0].verdict == UNCLAIMED else
                 f"the call without it is {waits[0].verdict}: {_words(waits[0])}")
             continue
         found = asking.found(trial.asked)
@@ -48,7 +49,7 @@ def row(asking: Asking, feature: str) -> Row:
             made.remarks.append(_words(found))
         elif verdict == WRONG:
             return _wrong(asking, made, found, trial.tensor)
-        elif verdict == REFUSED:
+        elif verdict == REFUSED or verdict == UNCLAIMED and made.right:
             made.refused.setdefault(found.said, _words(found))
         else:
             made.verdict, made.says = verdict, found.said

@@ -148,6 +148,17 @@ def test_a_reported_mistake_makes_no_other_row_wrong_either(function):
         REPORTED[function][0]]
 
 
+@pytest.mark.parametrize(("function", "row", "mistake"), [
+    ("lse_without_sinks", "lse", "lse-without-sinks"),
+    ("lse_without_window", "lse", "lse-without-window"),
+    ("lse_without_mask", "lse", "lse-without-causal-mask"),
+    ("lse_without_gradient_of_sinks", "dlse", None)])
+def test_lse_and_its_gradient_must_follow_masks_and_sinks_as_o_does(function, row, mistake):
+    found = rows(f"{WRONG}:{function}", ("window", "sink_logits", "dsink", "lse", "dlse"))
+    assert [name for name, one in found.items() if one.verdict == "wrong"] == [row]
+    assert mistake in (None, found[row].mistake)
+
+
 # ------------------------------------------------------------------- what a row says
 def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     found = rows(tiny(tmp_path, "(s - 1e-3 * s.abs()).softmax(-1) @ v"), ("output", "dq", "views"))

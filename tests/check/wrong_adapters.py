@@ -154,3 +154,39 @@ class Repeat(torch.autograd.Function):
 def group_not_summed(q, k, v, *, is_causal, scale=None):
     group = q.shape[1] // k.shape[1]
     return plain(q, Repeat.apply(k, group), Repeat.apply(v, group), is_causal, scale=scale)[0]
+
+
+# ------------------------------------------------ o follows the options, and its lse does not
+def with_sinks(q, k, v, is_causal, window_size, sink_logits):
+    o, lse = plain(q, k, v, is_causal, window_size)
+    if sink_logits is None:
+        return o, lse
+    return (o * share(lse, sink_logits)).to(q.dtype), torch.logaddexp(
+        lse, sink_logits.float()[:, None])
+
+
+def lse_without_sinks(q, k, v, *, is_causal, window_size=None, sink_logits=None):
+    o, _ = with_sinks(q, k, v, is_causal, window_size, sink_logits)
+    return o, plain(q, k, v, is_causal, window_size)[1]
+
+
+def lse_without_window(q, k, v, *, is_causal, window_size=None, sink_logits=None):
+    o, _ = with_sinks(q, k, v, is_causal, window_size, sink_logits)
+    return o, with_sinks(q, k, v, is_causal, None, sink_logits)[1]
+
+
+def lse_without_mask(q, k, v, *, is_causal, window_size=None, sink_logits=None):
+    o, _ = with_sinks(q, k, v, is_causal, window_size, sink_logits)
+    return o, with_sinks(q, k, v, False, None, sink_logits)[1]
+
+
+def lse_detached_with_window(q, k, v, *, is_causal, window_size=None, sink_logits=None):
+    o, lse = with_sinks(q, k, v, is_causal, window_size, sink_logits)
+    return o, lse if window_size is None else lse.detach()
+
+
+def lse_without_gradient_of_sinks(q, k, v, *, is_causal, sink_logits=None):
+    """Its lse passes on gradients to q and k, and none to the sinks."""
+    o, _ = with_sinks(q, k, v, is_causal, None, sink_logits)
+    detached = None if sink_logits is None else sink_logits.detach()
+    return o, with_sinks(q, k, v, is_causal, None, detached)[1]
