@@ -23,6 +23,7 @@ class BadUsage(Exception):
 class Adapter:
     """claims: those of OPTIONS that its function takes.  align: which corner of the scores its
     causal mask starts from, where there are not as many queries as keys; "" if it does not say.
+    lse_has_gradient: False if the file says that its lse passes on none.
     has_kernels: whether the file itself imports Triton, whose kernels want to see a GPU."""
 
     path: Path
@@ -31,6 +32,7 @@ class Adapter:
     claims: tuple[str, ...]
     align: str = ""
     has_kernels: bool = False
+    lse_has_gradient: bool = True
 
 
 def read(text: str) -> Adapter:
@@ -52,8 +54,10 @@ def read(text: str) -> Adapter:
     if entry not in functions:
         others = ", ".join(functions) or "no function"
         raise BadUsage(f"want a function {entry} in {path}; got {others}")
-    return Adapter(path, entry, source, _claims(functions[entry]), _align(tree),
-                   re.search(rb"(?m)^\s*(import|from) triton\b", source) is not None)
+    return Adapter(path, entry, source, _claims(functions[entry]),
+                   _said(tree, "align", CORNERS, ""),
+                   re.search(rb"(?m)^\s*(import|from) triton\b", source) is not None,
+                   _said(tree, "lse_has_gradient", (True, False), True))
 
 
 def _claims(function: ast.FunctionDef) -> tuple[str, ...]:
@@ -71,15 +75,16 @@ def _claims(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(name for name in OPTIONS if given.kwarg or name in named)
 
 
-def _align(tree: ast.Module) -> str:
+def _said(tree: ast.Module, name: str, allowed: tuple, default):
+    """What the file assigns to a name, one of those that are allowed."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and "align" in map(ast.unparse, node.targets):
+        if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
             said = node.value.value if isinstance(node.value, ast.Constant) else None
-            if said not in CORNERS:
-                raise BadUsage(f'want align = "top-left" or "bottom-right"; got '
-                                 f"{ast.unparse(node)}")
+            if said not in allowed:
+                wanted = " or ".join(f'"{one}"' if one in CORNERS else str(one) for one in allowed)
+                raise BadUsage(f"want {name} = {wanted}; got {ast.unparse(node)}")
             return said
-    return ""
+    return default
 
 
 def editable_folders() -> tuple[Path, ...]:

@@ -162,7 +162,8 @@ class Asking:
         elif error.outcome == "skipped" or error.waited_for_cpu or error.id == "out-of-memory":
             verdict = UNKNOWN
         elif error.id == "gradient-missing" and said.startswith("lse:"):
-            verdict = REFUSED
+            said = "it carries no gradient, and o does (if that is meant: lse_has_gradient = False)"
+            return Found(asked, WRONG, said, built, name="lse", id=error.id)
         elif error.outcome == "crashed" and not error.fatal and error.id not in BROKEN:
             verdict = REFUSED
         else:

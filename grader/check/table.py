@@ -30,6 +30,8 @@ def row(asking: Asking, feature: str) -> Row:
     made, claims = Row(feature, UNKNOWN), asking.adapter.claims
     if missing := [one for one in needs(feature) if one not in claims]:
         return Row(feature, UNCLAIMED, f"no argument {missing[-1]}")
+    if feature == "dlse" and not asking.adapter.lse_has_gradient:
+        return Row(feature, UNCLAIMED, "the file says lse_has_gradient = False")
     if feature == "far" and asking.device == "cpu":
         return Row(feature, UNKNOWN, "needs a GPU")
     for trial in trials(feature, asking.plain, asking.adapter):

@@ -152,6 +152,7 @@ def test_a_reported_mistake_makes_no_other_row_wrong_either(function):
     ("lse_without_sinks", "lse", "lse-without-sinks"),
     ("lse_without_window", "lse", "lse-without-window"),
     ("lse_without_mask", "lse", "lse-without-causal-mask"),
+    ("lse_detached_with_window", "dlse", "gradient-missing"),
     ("lse_without_gradient_of_sinks", "dlse", None)])
 def test_lse_and_its_gradient_must_follow_masks_and_sinks_as_o_does(function, row, mistake):
     found = rows(f"{WRONG}:{function}", ("window", "sink_logits", "dsink", "lse", "dlse"))
@@ -202,7 +203,12 @@ def test_an_lse_in_base_2_and_an_lse_without_gradient_are_found(tmp_path):
     file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1) / 0.6931471805599453")
     assert rows(file, ("lse",))["lse"].mistake == "lse-in-base-2"
     file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1).detach()")
-    assert verdicts(rows(file, ("lse", "dlse"))) == {"lse": "right", "dlse": "refused"}
+    found = rows(file, ("lse", "dlse"))
+    assert verdicts(found) == {"lse": "right", "dlse": "wrong"}
+    assert found["dlse"].tensor == "lse" and "it carries no gradient" in found["dlse"].says
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1).detach()",
+                top="lse_has_gradient = False\n")
+    assert verdicts(rows(file, ("lse", "dlse"))) == {"lse": "right", "dlse": "not claimed"}
 
 
 @pytest.mark.parametrize("align", adapter.CORNERS)
@@ -281,6 +287,7 @@ def test_a_fault_of_the_check_has_an_exit_code_of_its_own(tmp_path, monkeypatch)
     ("def attention(q, k, v, bias): pass", (), "want attention(q, k, v, *, is_causal"),
     ("def attention(q, k, v:", (), "want a Python file; got"),
     ("align = 'left'\ndef attention(q, k, v): pass", (), 'want align = "top-left" or'),
+    ("lse_has_gradient = 'no'\ndef attention(q, k, v): pass", (), "want lse_has_gradient = True"),
     ("def attention(q, k, v): pass", ("--only", "sinks"), "--only: want one of output, lengths"),
     ("def attention(q, k, v): pass", ("--seed", "-1"), "--seed: want a number of 0 or more"),
     ("def attention(q, k, v): pass", ("--json", "no/such/x"), "--json: want a file in a directory"),
