@@ -100,6 +100,9 @@ def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
         source = files[f"problem_{number}.py"].decode()
         return next((step.id for step in steps(source) if not step.origin), f"{number}.1")
 
+    origins = {step.origin.partition(".")[0] for n in stages
+               for step in steps(files[f"problem_{n}.py"].decode()) if step.origin}
+    absent = sorted(origins - {*map(str, stages)})
     first, carrying = stages[0], [n for n in stages if b"Carried over" in files[f"problem_{n}.py"]]
     examples = {"python autograder.py": f"python {record.grader_of(first)}",
                 "--p1": f"--p{first}", "1.1": new_step(first),
@@ -115,6 +118,9 @@ def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
                 row = row.replace(example, here)
         if wanted and ((named := PROBLEM.search(row)) is None or int(named[1]) in stages):
             rows.append(row)
+            if absent and "grader.carry" in row and "--from" in row:
+                rows.append(f"# steps from problem {', '.join(absent)}, which you were not given: "
+                            "write them anew, or --from\n")
     return "".join(rows).encode()
 
 

@@ -413,6 +413,14 @@ def test_the_readme_of_a_part_speaks_of_no_other_stage(stages, tmp_path):
     assert ("python autograder.py" in text) == (min(numbers) <= 7)
 
 
+@pytest.mark.parametrize("stages, absent", [("2,4", "3"), ("1-3,5", "4"), ("3-4", "")])
+def test_the_readme_says_which_carried_steps_must_be_written_anew(stages, absent, tmp_path):
+    assert main([str(tmp_path / "course"), "--stages", stages]) == 0
+    text = (tmp_path / "course/README.md").read_text()
+    said = re.findall("# steps from problem (.*), which you were not given: write them anew", text)
+    assert said == [absent] * bool(absent)
+
+
 def test_the_readme_is_one_page_and_its_table_says_what_the_files_hold(real):
     text = (real / "README.md").read_text()
     assert len(text.splitlines()) <= 120 and max(map(len, text.splitlines())) <= 120
