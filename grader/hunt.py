@@ -16,13 +16,14 @@ import secrets
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from grader.assignment import record, submission
 from grader.course import own_cases
 from grader.course.calls import SubmissionError
 from grader.course.case_table import listed
+from grader.course.cases import Case
 from grader.course.correctness import how_far
 from grader.course.inputs import build
 from grader.course.stages import STAGES, Stage, interpreter_fault, no_triton
@@ -30,11 +31,14 @@ from grader.diagnosis.describe import locate
 from grader.diagnosis.samples import Sample
 from grader.host.options import Options, open_session
 from grader.report.results import WRONG, StepCheck
+from grader.sandbox.wire import dtype_name
 from grader.step_checks import repair
 from grader.step_checks.checks import Runner
 from grader.step_checks.table import entry
 from grader.text import escape
 
+FIELDS = ("M", "N", "NK", "window", "sinks", "HQ", "HKV", "B", "D", "dtype", "is_causal", "scale",
+          "family", "layout")  # of a case that can be asked
 CHANGES, CASES, CRASH = 24, 5, "it crashes:"  # changes to try; cases to ask, after a plain one
 
 
@@ -60,6 +64,30 @@ def stands_in_the_way(folder: Path) -> bool:
             hunt["over"] = input("Give it up? [y/N] ").strip().lower() in ("y", "yes")
             write(folder, hunt)
     return not hunt["over"]
+
+
+def words(case: Case) -> str:
+    """A case as --ask takes it: what is not said has its usual value."""
+    usual = {field.name: field.default for field in fields(Case)}
+    usual["is_causal"] = case.course_stage.is_causal
+    return " ".join(f"{name}={dtype_name(said) if name == 'dtype' else said}" for name in FIELDS
+                    if (said := getattr(case, name)) != usual[name])
+
+
+def asked(stage: Stage, words: str) -> Case:
+    """The case of these words; ValueError if there is no such case."""
+    row = {}
+    for word in words.replace(",", " ").split():
+        name, _, row[name] = word.partition("=")
+        with contextlib.suppress(ValueError):  # a name, such as float16
+            row[name] = json.loads(row[name].lower())
+    return own_cases.case(row | {"stage": stage.number})
+
+
+def can_be_asked(case: Case) -> bool:
+    with contextlib.suppress(ValueError):
+        return asked(case.course_stage, words(case)) == replace(case, group="robust")
+    return False
 
 
 def bare(row: str) -> str:
@@ -114,8 +142,10 @@ class Hunt:
         self.stage, self.folder, self.seed = stage, folder, seed
         self.options, self.rng = Options(folder, "cpu", seed, 20.0), random.Random(seed)
         plain, *others = [
-            replace(case, repeats=1, refill=False) for case in listed(stage.number, "cpu", False)
-            if not (case.course or case.growth or case.group == "beyond" or case.N > 600)]
+            asked(stage, words(case)) for case in (
+                replace(case, repeats=1, refill=False)
+                for case in listed(stage.number, "cpu", False) if not case.course)
+            if case.N <= 600 and can_be_asked(case)]
         self.cases = [plain, *self.rng.sample(others, min(CASES, len(others)))]
 
     def answers(self, source: bytes, cases: list) -> Iterator[tuple]:
@@ -167,12 +197,12 @@ class Hunt:
             raise ValueError(f"want a change of {path} that shows; got none by seed {self.seed}")
         text, red, found = best
         plain, (case, far, _) = found[0][0], found[-1]
-        fine = f"; fine for {plain.label}" * (plain != case)
+        fine = f"; fine for {words(plain)}" * (plain != case)
         self.folder.mkdir(parents=True)
         (self.folder / self.stage.filename).write_text(text, "utf-8")
         write(self.folder, hunt := {
             "stage": self.stage.number, "seed": self.seed, "asked": 0, "over": False,
-            "report": f"{far.split(' (')[0]} for {case.label}{fine}.", "step": red.id,
+            "report": f"{far.split(' (')[0]} for {words(case)}{fine}.", "step": red.id,
             "mistake": red.says or red.change or red.lines[0],
             "said": "\n  ".join((f"step {red.id}: {red.lines[0]}", *red.lines[1:]))})
         return hunt["report"]
@@ -181,24 +211,18 @@ class Hunt:
         """-> what to say; whether the line is back, whatever its form."""
         *_, (case, far, _) = self.answers(file.source, self.cases)
         if far:
-            return f"Not yet: {far.split(' (')[0]} for {case.label}.", False
+            return f"Not yet: {far.split(' (')[0]} for {words(case)}.", False
         if self.red(file, hunt["step"]):
             return "Not yet: the cases tried are right, but others are not.", False
         write(self.folder, hunt | {"over": True})
         return (f"Solved. Questions asked: {hunt['asked']}. The mistake: {hunt['mistake']}\n"
                 f"The grader would have said:\n  {hunt['said']}"), True
 
-    def ask(self, hunt: dict, file: submission.Submission, words: str) -> str:
-        """The numbers for one case, and where it is wrong; ValueError if there is no such case."""
-        row = {"stage": self.stage.number}
-        for word in words.replace(",", " ").split():
-            name, _, row[name] = word.partition("=")
-            with contextlib.suppress(ValueError):  # a name, such as float16
-                row[name] = json.loads(row[name].lower())
-        case = own_cases.case(row)
+    def ask(self, hunt: dict, file: submission.Submission, case: Case) -> str:
+        """The numbers for one case, and where it is wrong."""
         write(self.folder, hunt | {"asked": hunt["asked"] + 1})
         (_, far, where), = self.answers(file.source, [case])
-        return f"{case.label}: {(far or 'right').rstrip('.')}." + f" Where: {where}." * bool(where)
+        return f"{words(case)}: {(far or 'right').rstrip('.')}." + f" Where: {where}." * bool(where)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
                                  f"run; got {file.located}")
             one = Hunt(stage, folder, hunt["seed"])
             if options.ask:
-                print(escape(one.ask(hunt, file, options.ask)))
+                print(escape(one.ask(hunt, file, asked(stage, options.ask))))
                 return 0
             said, solved = one.look(hunt, file)
             print(escape(said if solved else f"{said}\nReported: {hunt['report']}"))
@@ -235,10 +259,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"want a hunt in {folder}, or nothing there and no --ask; got neither")
         seed = secrets.randbits(32) if options.seed is None else options.seed
         print("Changing one line. This can take a minute.", flush=True)
-        asked = "M=30 N=130" if stage.sums_rows else "N=130" + " window=17" * stage.windowed
+        case = "M=30 N=130" if stage.sums_rows else "N=130" + " window=17" * stage.windowed
         print(f"A colleague reports: {Hunt(stage, folder, seed).start(options.course)}\n"
               f"One line of {folder / stage.filename} is wrong (--seed {seed}).\n"
-              f"Next: add --ask \"{asked}\" to this command for the numbers of a case, or fix the "
+              f"Next: add --ask \"{case}\" to this command for the numbers of a case, or fix the "
               "line and run this command without --ask")
         return 0
     except (ValueError, OSError) as error:

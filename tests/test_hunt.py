@@ -7,6 +7,7 @@ import pytest
 
 from grader import blank, hunt
 from grader.assignment.record import HUNT, ROOT
+from grader.course.stages import STAGES
 from tests.commands import grader
 
 pytestmark = pytest.mark.interpreter
@@ -63,7 +64,7 @@ def test_one_line_is_changed_and_nothing_tells_which(begun):
 def test_a_colleague_names_no_mistake_and_says_the_same_by_the_same_seed(flash, capsys):
     assert hunt.main(["6"]) == 1
     said = capsys.readouterr().out
-    assert re.search(r"Not yet: .*(% off|NaN or inf) for H", said) and "Reported: " in said
+    assert re.search(r"Not yet: .*(% off|NaN or inf) for N=", said) and "Reported: " in said
     assert "step" not in said and "mistake" not in said
     assert hunt.main(["6", "--seed", "3", "--folder", "again"]) == 0
     assert (flash / "again/problem_6.py").read_text() == (
@@ -71,11 +72,36 @@ def test_a_colleague_names_no_mistake_and_says_the_same_by_the_same_seed(flash, 
     assert hunt.read(flash / "hunt_6")["report"] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("stage", STAGES.values())
+def test_every_case_of_a_report_can_be_asked_in_its_own_words(stage, tmp_path, monkeypatch):
+    monkeypatch.setattr(hunt, "CASES", 99)
+    cases = hunt.Hunt(stage, tmp_path, 1).cases
+    assert len(cases) > hunt.CASES // 10
+    assert [hunt.asked(stage, hunt.words(case)) for case in cases] == cases
+
+
+def test_asked_about_its_own_cases_a_report_is_true(flash, capsys):
+    report = hunt.read(flash / "hunt_6")["report"]
+    far, wrong, fine = re.fullmatch("(.*) for (.*); fine for (.*).", report).groups()
+    for words, said in (wrong, far), (fine, "right."):
+        assert hunt.main(["6", "--ask", words]) == 0
+        assert capsys.readouterr().out.startswith(f"{words}: {said}")
+
+
+@pytest.mark.parametrize("field", ["family", "layout", "dtype", "D"])
+def test_the_page_lists_the_values_that_can_be_asked(field):
+    with pytest.raises(ValueError) as error:
+        hunt.asked(STAGES[6], f"N=9 window=3 {field}=other")
+    values = re.search(f"want {field} of (.*); got", str(error.value))[1].split(", ")
+    page = (ROOT / "docs/hunting.md").read_text("utf-8")
+    assert len(values) > 1 and all(f"`{value}`" in page for value in values)
+
+
 def test_a_question_gets_numbers_and_where_and_is_counted(flash, capsys):
     for question in ("N=130 window=17", "N=200, window=70, D=32"):
         assert hunt.main(["6", "--ask", question]) == 0
     said = capsys.readouterr().out
-    assert "L=130, D=16, W=17: " in said and "L=200, D=32, W=70: " in said
+    assert "N=130 window=17: " in said and "N=200 window=70 D=32: " in said
     assert hunt.read(flash / "hunt_6")["asked"] == 2
     solve(flash)
     assert hunt.main(["6"]) == 0
