@@ -198,7 +198,7 @@ class Hunt:
         text, red, found = best
         plain, (case, far, _) = found[0][0], found[-1]
         fine = f"; fine for {words(plain)}" * (plain != case)
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=(self.folder / record.HUNT).is_file())
         (self.folder / self.stage.filename).write_text(text, "utf-8")
         write(self.folder, hunt := {
             "stage": self.stage.number, "seed": self.seed, "asked": 0, "over": False,
@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
                         help="4 hunts in problem_4.py, which must be solved")
     parser.add_argument("--ask", metavar="CASE", help='the numbers for a case, "N=130 window=17"')
     parser.add_argument("--folder", type=Path, metavar="DIR", help="default: hunt_STAGE")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same change again")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same change; once solved, anew")
     parser.add_argument("--course", action="store_true", help="a catalogued mistake in its file")
     options = parser.parse_args(arguments)
     stage, folder = STAGES[options.stage], options.folder or Path(f"hunt_{options.stage}")
@@ -243,19 +243,25 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("want --course in the course's checkout; got an assignment")
         if stage.needs_triton and (lacking := no_triton() or interpreter_fault()):
             raise ValueError(lacking)
-        if (folder / record.HUNT).is_file():
+        there = (folder / record.HUNT).is_file()
+        if there and not (read(folder)["over"] and options.seed is not None):
             hunt, file = read(folder), submission.read(folder, stage.filename, stage.entry)
             if hunt["stage"] != stage.number or file.state != "ready":
                 raise ValueError(f"want stage {hunt['stage']} in {folder}, as a file that can be "
                                  f"run; got {file.located}")
+            if options.seed not in (None, hunt["seed"]):
+                raise ValueError(f"want the hunt in {folder} solved before another seed; got "
+                                 f"--seed {options.seed}")
             one = Hunt(stage, folder, hunt["seed"])
-            if options.ask:
+            if options.ask is not None:
                 print(escape(one.ask(hunt, file, asked(stage, options.ask))))
                 return 0
             said, solved = one.look(hunt, file)
             print(escape(said if solved else f"{said}\nReported: {hunt['report']}"))
+            if solved or hunt["over"]:
+                print("Next: add --seed and a number to this command for another hunt")
             return int(not solved)
-        if options.ask or folder.exists():
+        if options.ask is not None or folder.exists() and not there:
             raise ValueError(f"want a hunt in {folder}, or nothing there and no --ask; got neither")
         seed = secrets.randbits(32) if options.seed is None else options.seed
         print("Changing one line. This can take a minute.", flush=True)

@@ -110,6 +110,19 @@ def test_a_question_gets_numbers_and_where_and_is_counted(flash, capsys):
     assert re.search(r"The grader would have said:\n  step 6\.\d+: problem_6.py:\d+: ", said)
 
 
+def test_a_solved_hunt_says_how_to_begin_another(flash, capsys):
+    path = flash / "hunt_6/problem_6.py"
+    was = path.read_bytes()
+    assert hunt.main(["6", "--seed", "9"]) == 2 and path.read_bytes() == was
+    assert "want the hunt in hunt_6 solved before another seed" in capsys.readouterr().err
+    solve(flash)
+    assert hunt.main(["6", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "Solved. " in said and "add --seed and a number to this command for another" in said
+    assert hunt.main(["6", "--seed", "3"]) == 0 and path.read_bytes() == was
+    assert "A colleague reports: " in capsys.readouterr().out and hunt.main(["6"]) == 1
+
+
 def test_a_fix_in_another_form_is_a_fix_and_another_mistake_is_none(flash, capsys):
     path = flash / "hunt_6/problem_6.py"
     solve(flash)
@@ -139,6 +152,8 @@ def test_the_grader_asks_before_it_names_the_mistake(flash, monkeypatch, answer,
     (["6", "--ask", "N=0 window=3"], "want N of 1 to 8192; got 0"),
     (["6", "--ask", "N=9"], "want window for stage 6; got none"),
     (["6", "--ask", "wide"], "got wide"),
+    (["6", "--ask", ""], "want N for stage 6; got none"),
+    (["4", "--ask", ""], "want a hunt in hunt_4"),
     (["4", "--ask", "N=9"], "want a hunt in hunt_4"),
     (["4", "--folder", "hunt_6"], "want stage 6 in hunt_6, as a file that "
      "can be run; got there is no hunt_6/problem_4.py"),
