@@ -39,12 +39,14 @@ class Asked:
 @dataclass(frozen=True)
 class Trial:
     """A call, and those that must be right before it says anything.  tensor: the one that counts;
-    "" for all.  is_remark: right 16-bit arithmetic may be far off there."""
+    "" for all.  is_remark: right 16-bit arithmetic may be far off there.  whole: the call for all
+    gradients; a function that refuses it need not refuse a call for some of them."""
 
     asked: Asked
     without: tuple[Asked, ...] = ()
     tensor: str = ""
     is_remark: bool = False
+    whole: Asked | None = None
 
 
 def needs(feature: str) -> tuple[str, ...]:
@@ -75,8 +77,10 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             yield from beside({"is_causal": True})
         case "dq" | "dk" | "dv":
             alone = [Asked(replace(plain, grads=(name,))) for name in QKV]
-            yield Trial(alone[QKV.index(feature[1])], (Asked(plain),), f"d_{feature[1]}")
-            yield Trial(Asked(replace(plain, grads=QKV)), tuple(alone), f"d_{feature[1]}")
+            one, tensor = alone[QKV.index(feature[1])], f"d_{feature[1]}"
+            whole = Asked(replace(plain, grads=QKV))
+            yield Trial(one, (Asked(plain),), tensor, whole=whole)
+            yield Trial(whole, tuple(alone), tensor, whole=whole)
         case "lse":
             for shape in shapes:
                 yield Trial(Asked(shape, with_lse=True), (Asked(shape),))
@@ -116,9 +120,9 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
                 with_sink = replace(shape, sink_logits=True)
                 alone = replace(with_sink, grads=("sink_logits",))
                 three = replace(with_sink, grads=QKV)
-                yield Trial(Asked(alone), (Asked(with_sink),))
-                yield Trial(Asked(replace(three, grads=(*QKV, "sink_logits"))),
-                            (Asked(three), Asked(alone)))
+                whole = Asked(replace(three, grads=(*QKV, "sink_logits")))
+                yield Trial(Asked(alone), (Asked(with_sink),), whole=whole)
+                yield Trial(whole, (Asked(three), Asked(alone)), whole=whole)
         case "together":
             yield from _together(plain, adapter)
         case "dtypes":

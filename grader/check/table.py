@@ -35,6 +35,9 @@ def row(asking: Asking, feature: str) -> Row:
     if feature == "far" and asking.device == "cpu":
         return Row(feature, UNKNOWN, "needs a GPU")
     for trial in trials(feature, asking.plain, asking.adapter):
+        if trial.whole and (whole := asking.found(trial.whole)).verdict == REFUSED:
+            made.refused.setdefault(whole.said, _words(whole))
+            continue
         waits = [one for one in map(asking.found, trial.without) if one.verdict != RIGHT]
         if waits:
             made.verdict = UNCLAIMED if waits[0].verdict == UNCLAIMED else made.verdict

@@ -192,6 +192,16 @@ def test_what_raises_is_refused_with_its_sentence_and_line(tmp_path):
     assert found.verdict == "refused" and found.says == "ValueError: want no scale (tiny.py:8)"
 
 
+def test_a_right_forward_that_refuses_gradients_of_q_has_no_wrong_row(tmp_path):
+    line = """if q.requires_grad: raise ValueError('forward only')
+    sink = -torch.inf if sink_logits is None else sink_logits[:, None, None]
+    s = torch.cat([s, torch.zeros_like(s[..., :1]) + sink], -1)"""
+    file = tiny(tmp_path, "(s.softmax(-1)[..., :-1] @ v).detach()", line, ", sink_logits=None")
+    found = rows(file, ("output", "dq", "dk", "dv", "sink_logits", "dsink"))
+    assert [*verdicts(found).values()] == ["right", *["refused"] * 3, "right", "refused"]
+    assert "forward only" in found["dk"].says and "forward only" in found["dsink"].says
+
+
 def test_options_that_the_signature_lacks_are_not_claimed_and_kwargs_claim_all(tmp_path):
     assert verdicts(rows(tiny(tmp_path), ("scale", "lse"))) == {
         "scale": "not claimed", "lse": "not claimed"}
