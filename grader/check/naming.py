@@ -51,7 +51,8 @@ def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | 
     if error.shape[1] != case.HQ:  # of k or v
         head *= case.HQ // case.HKV
     matrix = attention_map.read(
-        asking.ask, case, head, {"o": "o", "lse": "o", "d_q": "d_q"}.get(found.name, "d_v"))
+        asking.ask, case, head, {"o": "o", "lse": "o", "d_q": "d_q"}.get(found.name, "d_v"),
+        longest=256)  # no case is cut to a multiple of a tile
     if matrix is None:
         return None
     id, words, _ = suspects.name(matrix, lambda: attention_map.longer(asking.ask, matrix))

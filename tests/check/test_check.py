@@ -221,6 +221,12 @@ def test_an_lse_in_base_2_and_an_lse_without_gradient_are_found(tmp_path):
     assert verdicts(rows(file, ("lse", "dlse"))) == {"lse": "right", "dlse": "not claimed"}
 
 
+def test_a_key_past_the_end_is_named_if_there_are_more_keys_than_queries(tmp_path):
+    file = tiny(tmp_path, "s.softmax(-1)[..., :v.shape[2]] @ v",
+                "s = torch.cat([s, s.new_zeros(*s.shape[:3], int(s.shape[-1] % 16 > 0))], -1)")
+    assert "1 more keys with a score of 0" in rows(file, ("nq_nk",))["nq_nk"].says
+
+
 @pytest.mark.parametrize("align", adapter.CORNERS)
 def test_the_corner_of_the_causal_mask_is_the_one_that_the_file_says(tmp_path, align):
     file = tiny(tmp_path, corner="1 + s.shape[-1] - s.shape[-2]", top=f'align = "{align}"\n')
