@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from grader.assignment import hints
-from grader.assignment.record import ROOT
 from grader.course.stages import STAGES
 
 TOML = """
@@ -68,8 +67,6 @@ def test_each_hint_says_which_it_is_and_the_last_where_to_go_on(files, step, cha
     assert last.startswith(f"Step {step}, hint 3 of 3 (near code)\n")
     assert first.endswith("Ask again for more.") and second.endswith("Ask again for more.")
     assert f'in "{chapter}": README.md' in last
-    if step.startswith("W"):
-        assert (ROOT / "guide/text/warmups.md").read_text("utf-8").startswith(f"# {chapter}\n")
 
 
 def test_where_nothing_can_be_written_a_hint_is_shown_and_not_remembered(files, monkeypatch):
