@@ -132,3 +132,54 @@ def test_a_tile_is_what_its_strides_say_and_zero_past_the_end():
     found = [id for id, fits in gapped.variants().items() if fits(
         Observed([{"tile": loaded(gapped, gapped.given["D"])}], [], {}))]
     assert found == [("row-stride-ignored", "D")]
+
+
+def wrong(spec, made, **how) -> list[str]:
+    """The examples in which what is made is wrong."""
+    return [example.words for example in spec.examples() if example.check(made(example, **how))]
+
+
+def put(example: Example, o=None, lse=None) -> Observed:
+    """What 3.3 leaves.  o, lse: a change of the numbers before they are stored."""
+    given, dtype = example.given, example.memory["o"].dtype
+    acc, l_i = given["acc"], given["l_i"][:, None]
+    made = o(acc, l_i, dtype) if o else acc / l_i
+    rows = (given["m_i"] * np.log(2) + np.log(given["l_i"])).astype(np.float64)
+    found = finished(example)
+    own = given["bh"] * given["N"] + given["query"][given["query"] < given["N"]]
+    found.memory["o"].reshape(-1, given["D"])[own] = made[:len(own), :given["D"]]
+    if lse:
+        found.memory["lse"][own] = lse(rows)[:len(own)]
+    return found
+
+
+@pytest.mark.parametrize("how", [
+    dict(o=lambda acc, l_i, dtype: acc.astype(dtype) / l_i),  # 200,000 is inf in float16
+    dict(o=lambda acc, l_i, dtype: (acc / l_i).astype(np.float16)),
+    dict(lse=lambda rows: rows.astype(np.float16))])
+def test_what_is_stored_after_it_was_rounded_too_early_is_wrong(how):
+    with np.errstate(over="ignore"):
+        assert wrong(memory.FINISH, put) == [] and wrong(memory.FINISH, put, **how)
+
+
+def taken(example: Example, masked=lambda D, RAGGED, BLOCK_D: RAGGED or BLOCK_D != D,
+          exists=lambda row, start, N: row < N, column=lambda stride, masked: stride) -> Observed:
+    """The tile of 3.7, with a mask where masked() says so."""
+    given, x = example.given, example.memory["x"]
+    is_masked = masked(given["D"], given["RAGGED"], given["BLOCK_D"])
+    i, j = np.arange(given["ROWS"])[:, None], np.arange(given["BLOCK_D"])
+    at = (given["start"] + i) * given["stride_n"] + j * column(given["stride_d"], is_masked)
+    inside = exists(given["start"] + i, given["start"], given["N"]) & (j < given["D"])
+    tile = memory.read(np.append(x, np.full(999, np.nan)), at, inside if is_masked else at >= 0)
+    return Observed([{"tile": tile}], [], {})
+
+
+@pytest.mark.parametrize("how", [
+    dict(masked=lambda D, RAGGED, BLOCK_D: BLOCK_D != D),
+    dict(masked=lambda D, RAGGED, BLOCK_D: RAGGED),
+    dict(exists=lambda row, start, N: (start == 0) | (row < N)),
+    dict(exists=lambda row, start, N: row - start < N),
+    dict(column=lambda stride, masked: stride if masked else 1),
+    dict(column=lambda stride, masked: 1 if masked else stride)])
+def test_a_mask_or_stride_that_is_wrong_in_some_tiles_only_is_noticed(how):
+    assert wrong(memory.LOAD, taken) == [] and wrong(memory.LOAD, taken, **how)
