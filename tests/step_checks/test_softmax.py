@@ -104,6 +104,40 @@ def test_a_maximum_that_does_not_start_at_minus_infinity_is_wrong():
         assert any(example.check(left(**stepped(example, least=least))) for example in ONLINE)
 
 
+def in_float32(example: Example, pivot=np.maximum, p_to=None, acc_to=None) -> dict:
+    """As stepped(), in the step's own precision.  pivot: m_new of the old and the new maximum."""
+    given = example.given
+    new = (given["s"].max(1) * np.float32(softmax.FACTOR)).astype(np.float32)
+    m_new = pivot(given["m_i"], new)
+    p = np.exp2(given["s"] * np.float32(softmax.FACTOR) - m_new[:, None])
+    alpha, v = np.exp2(given["m_i"] - m_new), given["v"]
+    old = (given["acc"] * alpha[:, None]).astype(acc_to(v.dtype) if acc_to else np.float32)
+    acc = old + p.astype(p_to(v.dtype) if p_to else np.float32).astype(np.float64) @ v
+    return {"m_new": m_new, "l_i": given["l_i"] * alpha + p.sum(1), "acc": acc}
+
+
+@pytest.mark.parametrize("how", [
+    dict(pivot=lambda old, new: new),  # alpha overflows
+    dict(pivot=lambda old, new: np.where(old > -np.inf, old, new)),  # p overflows
+    dict(pivot=lambda old, new: 0 * new), dict(p_to=lambda dtype: np.float16),
+    dict(acc_to=lambda dtype: dtype)])
+def test_what_overflows_or_is_rounded_is_wrong(how):
+    with np.errstate(all="ignore"):
+        for right in ({}, {"p_to": lambda dtype: dtype}):
+            for example in ONLINE:
+                assert example.check(left(**in_float32(example, **right))) is None, example.words
+        assert any(example.check(left(**in_float32(example, **how))) for example in ONLINE)
+
+
+@pytest.mark.parametrize("how", [
+    lambda s, q: s.astype(q.dtype), lambda s, q: np.clip(s, -1e4, 1e4),
+    lambda s, q: np.where(s < -1e5, -np.inf, s), lambda s, q: s.astype(np.float16)])
+def test_scores_that_are_rounded_or_cut_off_are_wrong(how):
+    with np.errstate(over="ignore"):
+        assert any(example.check(left(s=how(scored(example), example.given["q"])))
+                   for example in SCORES)
+
+
 @pytest.mark.parametrize("m_new, id", [(0.0, "blind-row-max"), (-2000.0, None), (-np.inf, None)])
 def test_a_row_that_has_seen_no_key_keeps_a_very_low_maximum(m_new, id):
     right = stepped(BLIND[0])
