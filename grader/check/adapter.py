@@ -12,6 +12,8 @@ from urllib.request import url2pathname
 QKV = ("q", "k", "v")
 OPTIONS = ("is_causal", "window_size", "sink_size", "scale", "sink_logits")
 WANTED = "(q, k, v, *, is_causal, window_size=None, sink_size=0, scale=None, sink_logits=None)"
+OTHERS = {"causal": "is_causal", "sliding_window": "window_size", "softmax_scale": "scale",
+          "sm_scale": "scale", "scaling": "scale", "s_aux": "sink_logits", "sinks": "sink_logits"}
 CORNERS = ("top-left", "bottom-right")
 
 
@@ -44,12 +46,12 @@ def read(text: str) -> Adapter:
     name, _, entry = text.rpartition(":") if ".py:" in text else (text, "", "attention")
     path = Path(name)
     if not path.is_file():
-        raise BadUsage(f"want a file, FILE.py or FILE.py:function; got {text}")
+        raise BadUsage(f"want a file that exists, FILE.py or FILE.py:function; got {text}")
     source = path.read_bytes()
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(source, path.name)
     except (SyntaxError, ValueError) as error:
-        raise BadUsage(f"want a Python file; got {path}: {error}") from None
+        raise BadUsage(f"want a Python file; got {error}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if entry not in functions:
         others = ", ".join(functions) or "no function"
@@ -65,13 +67,16 @@ def _claims(function: ast.FunctionDef) -> tuple[str, ...]:
     given = function.args
     placed = [arg.arg for arg in (*given.posonlyargs, *given.args)]
     bare = placed[len(given.posonlyargs):len(placed) - len(given.defaults)]
+    named = {*placed, *(arg.arg for arg in given.kwonlyargs)}
+    if wrong := [name for name in OTHERS if name in named and OTHERS[name] not in named]:
+        raise BadUsage(f"want the argument {OTHERS[wrong[0]]}; got {wrong[0]} in "
+                       f"{function.name}({ast.unparse(given)})")
     bare += [arg.arg for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
              if default is None]
     left = [name for name in bare if name not in (*QKV, "is_causal")]
     if tuple(placed[:3]) != QKV or left:
         raise BadUsage(f"want {function.name}{WANTED}, or less of it; got "
                          f"{function.name}({ast.unparse(given)})")
-    named = {*placed, *(arg.arg for arg in given.kwonlyargs)}
     return tuple(name for name in OPTIONS if given.kwarg or name in named)
 
 

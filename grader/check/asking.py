@@ -121,6 +121,12 @@ class Asking:
             if error.outcome == "grader_fault":
                 raise
             said = error.located(adapter.path.name).partition(": the course")[0]
+            absent = ", which is not installed"
+            top = said.removesuffix(absent).rpartition(" ")[2]
+            if said.endswith(absent) and any((adapter.path.parent / name).exists()
+                                             for name in (top, top + ".py")):
+                said = (f"{said.removesuffix(absent)}, which is beside it: only installed packages "
+                        "can be imported (pip install -e will do)")
             raise BadUsage(f"want a file that can be imported; got {said}") from None
         return session
 

@@ -297,20 +297,25 @@ def test_a_fault_of_the_check_has_an_exit_code_of_its_own(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("text", "arguments", "said"), [
-    (None, (), "want a file, FILE.py or FILE.py:function; got"),
+    (None, (), "want a file that exists, FILE.py or FILE.py:function; got"),
+    ("def attention(q, k, v, causal=False): pass", (), "want the argument is_causal; got causal"),
+    ("def attention(q, k, v, *, is_causal, s_aux=None): pass", (), "want the argument sink_logits"),
     ("def other(): pass", (), "want a function attention in"),
     ("def attention(query, key, value): pass", (), "want attention(q, k, v, *, is_causal"),
     ("def attention(q, k, v, bias): pass", (), "want attention(q, k, v, *, is_causal"),
-    ("def attention(q, k, v:", (), "want a Python file; got"),
+    ("def attention(q, k, v:", (), "want a Python file; got '(' was never closed (file.py"),
     ("align = 'left'\ndef attention(q, k, v): pass", (), 'want align = "top-left" or'),
     ("lse_has_gradient = 'no'\ndef attention(q, k, v): pass", (), "want lse_has_gradient = True"),
     ("def attention(q, k, v): pass", ("--only", "sinks"), "--only: want one of output, lengths"),
     ("def attention(q, k, v): pass", ("--seed", "-1"), "--seed: want a number of 0 or more"),
     ("def attention(q, k, v): pass", ("--json", "no/such/x"), "--json: want a file in a directory"),
     ("import nothing\ndef attention(q, k, v): pass", (), "want a file that can be imported; got"),
+    ("import beside\ndef attention(q, k, v): pass", (),
+     "want a file that can be imported; got file.py:1: file.py imports beside, which is beside it"),
 ])
 def test_bad_usage_is_refused_with_what_was_wanted(tmp_path, text, arguments, said):
     file = tmp_path / "file.py"
+    (tmp_path / "beside.py").touch()
     if text is not None:
         file.write_text(text)
     done = check(file, *arguments)
