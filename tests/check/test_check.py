@@ -1,6 +1,7 @@
 """python -m grader.check: right adapters have no wrong row, and a wrong one has the right one."""
 
 import json
+import re
 
 import pytest
 
@@ -126,10 +127,10 @@ def test_the_page_shows_an_adapter_that_is_there():
     assert (ROOT / "examples/check/sdpa.py").read_text("utf-8").endswith("\n\n" + shown)
 
 
-def test_the_page_lists_every_feature_that_only_takes():
-    page = " ".join((ROOT / "docs/check.md").read_text("utf-8").split())
-    listed = page.partition("checks one row: ")[2].partition(". `--json")[0]
-    assert listed.replace("`", "").replace(" or ", ", ").split(", ") == [*FEATURES]
+def test_the_page_lists_every_row_with_the_name_that_only_takes():
+    page = (ROOT / "docs/check.md").read_text("utf-8")
+    listed = re.findall(r"\| ([^|`]+) \| `(\w+)` (?=\|)", page.partition("checks one row:")[2])
+    assert {name: title for title, name in listed} == FEATURES
 
 
 # ----------------------------------------------------------------- reported mistakes
@@ -203,8 +204,9 @@ def test_a_right_forward_that_refuses_gradients_of_q_has_no_wrong_row(tmp_path):
 
 
 def test_options_that_the_signature_lacks_are_not_claimed_and_kwargs_claim_all(tmp_path):
-    assert verdicts(rows(tiny(tmp_path), ("scale", "lse"))) == {
-        "scale": "not claimed", "lse": "not claimed"}
+    found = rows(tiny(tmp_path), ("scale", "lse", "dlse"))
+    assert {*verdicts(found).values()} == {"not claimed"}
+    assert found["lse"].says == found["dlse"].says == "it returns o alone"
     found = rows(tiny(tmp_path, more=", **kwargs"), ("scale", "sink_logits"))
     assert verdicts(found) == {"scale": "wrong", "sink_logits": "wrong"}
 
