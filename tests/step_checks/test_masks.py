@@ -27,6 +27,45 @@ def test_a_query_that_exists_must_see_its_keys_and_no_others(stage):
             assert "(1 of 512 pairs" in example.check(Observed([{"keep": one}], [], {})).lines[0]
 
 
+@pytest.mark.parametrize("stage, sees", [
+    *((3, sees) for sees in (
+        lambda query, key, g: key <= g["N"], lambda query, key, g: key < g["N"] - 1,
+        lambda query, key, g: (key < g["N"]) & (key <= query))),
+    *((stage, sees) for stage in (4, 6, 7) for sees in (
+        lambda query, key, g: key < query, lambda query, key, g: key >= query,
+        lambda query, key, g: key - key.min() <= query - query.min(),
+        lambda query, key, g: key == key)),
+    *((stage, sees) for stage in (6, 7) for sees in (
+        masks.causal, lambda query, key, g: query - key < g["window_size"],
+        lambda query, key, g: masks.window(query + 1, key, g),
+        lambda query, key, g: (key <= query) & (query - key <= g["window_size"]),
+        lambda query, key, g: abs(query - key) < g["window_size"])),
+    *((7, sees) for sees in (
+        masks.window, lambda query, key, g: (key <= query) & (key < g["sink_size"]),
+        lambda query, key, g: masks.window(query, key, g) | (key < g["sink_size"]),
+        lambda query, key, g: masks.sinks(query, key, g | {"sink_size": g["sink_size"] + 1}),
+        lambda query, key, g: masks.sinks(query, key, g | {"sink_size": max(g["sink_size"], 1)}),
+        lambda query, key, g: masks.sinks(query, key, g | {"sink_size": min(g["sink_size"], 32)}),
+    )),
+    (8, masks.all_keys), (8, masks.causal), (9, masks.all_keys), (9, masks.sinks),
+    (9, lambda query, key, g: masks.sinks(query, key, g) if g["CAUSAL"] else key == key)])
+def test_a_wrong_mask_is_noticed(stage, sees):
+    assert any(one.check(Observed([{"keep": sees(one.given["query"], one.given["key"], one.given)}],
+                                  [], {})) for one in masks.MASKS[stage].examples())
+
+
+def test_a_mask_whose_axes_are_taken_for_granted_is_noticed():
+    for stage, causal in ((8, masks.causal), (9, masks.sinks)):
+        def keep(query, key, g, causal=causal):
+            query, key = query.reshape(-1, 1), key.reshape(1, -1)
+            return (causal if g["CAUSAL"] else masks.all_keys)(query, key, g)
+
+        found = [one.check(Observed([{"keep": keep(
+            one.given["query"], one.given["key"], one.given)}], [], {})) is None
+            for one in masks.MASKS[stage].examples()]
+        assert any(found) and not all(found)
+
+
 def test_the_signs_of_a_drawn_mask_are_those_of_its_legend():
     wanted = np.array([[True, False], [True, True], [True, True]])
     got = np.array([[True, True], [False, True], [False, False]])
