@@ -2,7 +2,7 @@
 # stage: 4
 # with: fired, fetched, in_numpy
 # outcome: crashed
-# says: numbers outside of
+# says: numbers outside
 # device: cpu
 
 
