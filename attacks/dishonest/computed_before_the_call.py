@@ -2,7 +2,7 @@
 # stage: 3
 # with: fired, fetched
 # outcome: crashed
-# says: numbers outside of
+# says: numbers outside
 # device: cpu
 import sys
 

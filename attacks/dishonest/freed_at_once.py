@@ -2,7 +2,7 @@
 # stage: 3
 # with: fired, scores
 # outcome: crashed
-# says: numbers outside of
+# says: numbers outside
 import weakref
 
 _waiting = []

@@ -2,7 +2,7 @@
 # stage: 4
 # with: fired
 # outcome: crashed
-# says: numbers outside of
+# says: numbers outside
 # device: cpu
 import ctypes
 
