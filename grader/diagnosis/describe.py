@@ -88,7 +88,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
                 sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
-        if len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
+        if places and len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
             what += ("Only head 0 is written: is there a program for every head?",)
         elif places and case.course_stage.needs_triton:
             missing = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad

@@ -283,3 +283,11 @@ def test_stage_1_hears_nothing_of_kernels():
 def test_rows_never_written_tell_which_program_is_missing(rows, length, said):
     found = describe._not_written(list(rows), length)
     assert said in found and bool(said) == bool(found)
+
+
+def test_heads_whose_numbers_were_computed_lack_no_program():
+    def second_head(x):
+        x[:, 1] = float("nan")
+        return x
+
+    assert not any("Only head 0 is written" in said for said in found(PLAIN, second_head).what)
