@@ -157,7 +157,7 @@ class Hunt:
                 session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
                 for case in cases:
                     reply = session.run((built := build(case, self.seed)).call)
-                    got = reply.outputs[0] | {f"d_{name}": x for name, x in reply.grads.items()}
+                    got = reply.tensors
                     sample, far, where = Sample.of(built, got, "cpu"), "", ""
                     for name in sample.wrong[:1]:
                         verdict = sample.verdicts[name]

@@ -53,7 +53,7 @@ class Found:
         return bool(errors) and all(math.isfinite(one["fro"]) for one in errors)
 
     def sample(self, device: str) -> Sample:
-        return Sample.of(self.built, _tensors(self.reply), device)
+        return Sample.of(self.built, self.reply.tensors, device)
 
 
 class Asking:
@@ -139,7 +139,7 @@ class Asking:
             inputs={name: TensorInput.dense(x.to(dtype)) for name, x in built.tensors.items()},
             douts={name: TensorInput.dense(x.view().to(dtype)) for name, x in call.douts.items()})
         with contextlib.suppress(SubmissionError):
-            return _tensors(self.run(built))
+            return self.run(built).tensors
         return None
 
     def _judged(self, asked: Asked, built: Built, reply: Reply) -> Found:
@@ -175,10 +175,6 @@ class Asking:
         else:
             verdict = WRONG
         return Found(asked, verdict, said, built, id=error.id)
-
-
-def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
-    return reply.outputs[0] | {"d_" + name: x for name, x in reply.grads.items()}
 
 
 def _is_off(errors: dict[str, float]) -> bool:

@@ -135,6 +135,11 @@ class Reply:
     race: Race | None = None  # between two programs, if the worker saw one
     tuned: Tuned = field(default_factory=Tuned)
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The first outputs, and the gradients as d_q, d_k, ..."""
+        return self.outputs[0] | {"d_" + name: x for name, x in self.grads.items()}
+
 
 @dataclass(frozen=True)
 class CompiledKernel:

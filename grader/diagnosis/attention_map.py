@@ -125,10 +125,11 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
         (case.HQ,), -torch.inf, dtype=torch.float64)
 
     def of(h: int, kv: int) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, lse, p = _weights(q[:1, h] @ k[:1, kv].mT * scale, keep, sinks[h])
-        return scores[0], p[0]
+        scores = q[0, h] @ k[0, kv].mT * scale
+        return scores, _weights(scores, keep, sinks[h])[1]
 
-    scores, lse, expected = _weights(q[:, head] @ k[:, kv].mT * scale, keep, sinks[head])
+    scores = q[:, head] @ k[:, kv].mT * scale
+    lse, expected = _weights(scores, keep, sinks[head])
     every = unknown = None
     if tensor == "o":
         every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
@@ -153,11 +154,11 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
 
 
 def _weights(scores: torch.Tensor, keep: torch.Tensor, sink: torch.Tensor
-             ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """-> scores (B, N, keys), lse (B, N, 1), weights (B, N, keys)."""
+             ) -> tuple[torch.Tensor, torch.Tensor]:
+    """-> lse (..., N, 1) and the weights (..., N, keys) of scores (..., N, keys)."""
     s = scores.masked_fill(~keep, -torch.inf)
     lse = torch.logaddexp(torch.logsumexp(s, -1, True), sink)
-    return scores, lse, torch.exp(s - lse)
+    return lse, torch.exp(s - lse)
 
 
 def longer(ask: Callable[[Built], dict | None], matrix: Matrix) -> Matrix | None:

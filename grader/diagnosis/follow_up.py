@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import Built
@@ -41,7 +39,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     red = [step for step in steps if step["light"] == "wrong"]
     blank = [step["id"] for step in steps if step["light"] == "blank"]
     right = [step["id"] for step in steps if step["light"] == "right"]
-    case, got, marked = built.case, _tensors(reply), bool(steps)
+    case, got, marked = built.case, reply.tensors, bool(steps)
     sample = Sample.of(built, got, options.device)
     if not sample.wrong:  # the first answer is right: another run, or other values, went wrong
         return check
@@ -54,7 +52,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             if session.gone:
                 return None
             try:
-                return _tensors(session.run(other.call))
+                return session.run(other.call).tensors
             except SubmissionError as error:
                 failures.append((other.case, error))
                 return None
@@ -110,10 +108,6 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         drawing.plot(matrix, options.plot)
         picture = [*picture, f"Picture written to {options.plot}."]
     return replace(check, diagnosis=diagnosis, picture=tuple(picture))
-
-
-def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
-    return dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
 
 
 @contextlib.contextmanager
