@@ -62,12 +62,9 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str,
         there = fitting(more, fits)
         fits = [one for one in fits if one in there]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
-    said = _said(fits)
-    if not 0 < len(said) <= 2:
-        return "", "", ""
+    id, words, rule = _in_words(fits)
     prefix = {"o": "", "d_v": "dkdv-", "d_q": "dq-"}[matrix.tensor]
-    return (prefix + fits[0][0], matrix.place + ", or ".join(said),
-            named.words(*fits[0])[1] * (len(said) == 1))
+    return (prefix + id, matrix.place + words, rule) if id else ("", "", "")
 
 
 def of_nan(matrices: list[Matrix]) -> tuple[str, str, str]:
@@ -76,10 +73,15 @@ def of_nan(matrices: list[Matrix]) -> tuple[str, str, str]:
     fits = None
     for matrix in matrices:
         fits = fitting(matrix, fits, nan=True)
-    fits = [one for one in fits or () if not named.is_part(one[0])]
+    return _in_words([one for one in fits or () if not named.is_part(one[0])])
+
+
+def _in_words(fits: list[tuple]) -> tuple[str, str, str]:
+    """-> id, words and rule of the mistakes left; "" if there are none, or too many to say."""
     said = _said(fits)
-    return (fits[0][0], ", or ".join(said), named.words(*fits[0])[1] * (len(said) == 1)) \
-        if 0 < len(said) <= 2 else ("", "", "")
+    if not 0 < len(said) <= 2:
+        return "", "", ""
+    return fits[0][0], ", or ".join(said), named.words(*fits[0])[1] * (len(said) == 1)
 
 
 def _said(fits: list[tuple]) -> list[str]:
