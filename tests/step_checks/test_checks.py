@@ -4,8 +4,6 @@ alone."""
 import contextlib
 import io
 import json
-import subprocess
-import sys
 import time
 import tomllib
 from dataclasses import replace
@@ -30,6 +28,7 @@ from grader.step_checks import blanks, earlier, edits, named, one_step, repair
 from grader.step_checks.checks import Runner, StepChecks, changed
 from grader.step_checks.examples import LOG2E, Example, Observed, StepSpec, factor
 from grader.step_checks.table import entry
+from tests.commands import grader
 from tests.step_checks.blanks import lights, runner, solved, submitted
 from tests.step_checks.rearranged import REARRANGED
 
@@ -553,11 +552,7 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     source = source.replace("    keep = key < N\n", "    raise NotImplementedError('step 3.6')\n")
     (tmp_path / "problem_3.py").write_text(source, "utf-8")
 
-    def ran(*arguments):
-        return subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
-                               *arguments], cwd=ROOT, capture_output=True, text=True)
-
-    done = ran("--step", "3.2")
+    done = grader("--submission", tmp_path, "--step", "3.2")
     assert done.returncode == 1
     assert "your loop visits tiles  0 2*\n" in done.stdout
     assert "it should visit tiles   0 16 32*" in done.stdout
@@ -570,7 +565,7 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     with pytest.raises(ValueError, match="the line `# END SOLUTION 3.4` is missing or moved"):
         one_step.ask(STAGES[3], "3.2", options, reporter)
     path.write_text(source, "utf-8")
-    whole = ran("--p3", "--quick", "--json", str(tmp_path / "out.json"))
+    whole = grader("--submission", tmp_path, "--p3", "--quick", "--json", tmp_path / "out.json")
     first = whole.stdout.partition("Triton ---\n")[2].splitlines()[0]
     assert first == "steps  ✗ 3.2   ✓ 3.1, 3.3-3.5, 3.7-3.8   · 3.6"
     steps = json.loads((tmp_path / "out.json").read_text())["stages"][0]["steps"]
@@ -587,8 +582,7 @@ def test_a_raise_left_behind_a_solution_is_the_next_thing_to_do(tmp_path):
     (tmp_path / "problem_3.py").write_text(source, "utf-8")
     said = f"step 3.2: your code is there; delete line {line}, raise NotImplementedError."
     for arguments in (["--step", "3.2"], ["--p3", "--quick"]):
-        done = subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
-                               *arguments], cwd=ROOT, capture_output=True, text=True)
+        done = grader("--submission", tmp_path, *arguments)
         assert said in done.stdout and done.returncode == 1
     assert "unfinished" in done.stdout and "Next: fix step 3.2, then run python" in done.stdout
 
