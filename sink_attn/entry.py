@@ -131,26 +131,9 @@ def _attention(
 
     Returns o, of q's shape (B, HQ, N, D); with return_lse, lse (B, HQ, N) as well.
     """
-    place = q.device.type
-    if place in ("cuda", "cpu") and torch.is_autocast_enabled(place):
-        dtype = torch.get_autocast_dtype(place)
-        q, k, v = (x.to(dtype) if x.dtype in DTYPES else x for x in (q, k, v))
-    _check(q, k, v)
-    if window_size is not None and (not isinstance(window_size, int) or window_size < 1):
-        raise ValueError(f"want an integer window_size >= 1, or None; got {window_size!r}")
-    if window_size is not None and not is_causal:
-        raise ValueError("want is_causal=True with a window; got is_causal=False")
-    if not isinstance(sink_size, int) or sink_size < 0:
-        raise ValueError(f"want an integer sink_size >= 0; got {sink_size!r}")
-    scale = 1.0 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
-    if not 0.0 < scale < float("inf"):
-        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
-    if sink_logits is not None:
-        if sink_logits.shape != (q.shape[1],) or not sink_logits.is_floating_point():
-            got = f"{list(sink_logits.shape)}, {sink_logits.dtype}"
-            raise ValueError(f"want sink_logits (HQ,) = ({q.shape[1]},), a float dtype; got {got}")
-        if sink_logits.device != q.device:
-            raise ValueError(f"want one device; got q {q.device}, sinks {sink_logits.device}")
+    q, k, v, scale = checked(
+        q, k, v, sink_logits, is_causal, window_size, sink_size, softmax_scale
+    )
     if kernel not in (None, "triton", "gluon"):
         raise ValueError(f"want kernel None, 'triton' or 'gluon'; got {kernel!r}")
     if deterministic is None:
@@ -185,6 +168,33 @@ def _attention(
         out = _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
         return out if return_lse else out[0]
     return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+
+
+def checked(
+    q, k, v, sink_logits, is_causal, window_size, sink_size, softmax_scale
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
+    """Returns q, k and v, cast under autocast, and the scale; raises if attention refuses them."""
+    place = q.device.type
+    if place in ("cuda", "cpu") and torch.is_autocast_enabled(place):
+        dtype = torch.get_autocast_dtype(place)
+        q, k, v = (x.to(dtype) if x.dtype in DTYPES else x for x in (q, k, v))
+    _check(q, k, v)
+    if window_size is not None and (not isinstance(window_size, int) or window_size < 1):
+        raise ValueError(f"want an integer window_size >= 1, or None; got {window_size!r}")
+    if window_size is not None and not is_causal:
+        raise ValueError("want is_causal=True with a window; got is_causal=False")
+    if not isinstance(sink_size, int) or sink_size < 0:
+        raise ValueError(f"want an integer sink_size >= 0; got {sink_size!r}")
+    scale = 1.0 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
+    if sink_logits is not None:
+        if sink_logits.shape != (q.shape[1],) or not sink_logits.is_floating_point():
+            got = f"{list(sink_logits.shape)}, {sink_logits.dtype}"
+            raise ValueError(f"want sink_logits (HQ,) = ({q.shape[1]},), a float dtype; got {got}")
+        if sink_logits.device != q.device:
+            raise ValueError(f"want one device; got q {q.device}, sinks {sink_logits.device}")
+    return q, k, v, scale
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

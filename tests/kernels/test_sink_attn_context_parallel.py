@@ -1,0 +1,183 @@
+"""Context parallelism on one to four processes, over gloo, against float64."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import reference
+from sink_attn import context_parallel
+from tests.kernels.ranks import Ranks
+
+NAMES = ("o", "q", "k", "v", "sink_logits")
+LIMITS = {torch.float16: 2e-3, torch.float32: 1e-5}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    ranks = Ranks(tmp_path_factory.mktemp("ranks"))
+    yield ranks
+    ranks.close()
+
+
+# ------------------------------------------------------------- what ranks run
+def inputs(N, heads=(4, 2), D=16, B=1, dtype=torch.float32):
+    """q, k, v, do of the whole sequence, and sink logits."""
+    torch.manual_seed(N)
+    q, do = torch.randn(2, B, heads[0], N, D).to(dtype)
+    k, v = torch.randn(2, B, heads[1], N, D).to(dtype)
+    return q, k, v, do, torch.randn(heads[0])
+
+
+def dense(x):
+    return x
+
+
+def strided(x):
+    """x (B, H, N, D), laid out as (B, N, H, 2D) with every second column."""
+    B, H, N, D = x.shape
+    return x.new_full((B, N, H, 2 * D), torch.nan)[..., ::2].transpose(1, 2).copy_(x)
+
+
+def whole(group, N, form, with_sinks, place, **options):
+    """Returns o and the gradients, gathered from all ranks."""
+    q, k, v, do, sinks = inputs(N, **form)
+    leaves = [place(context_parallel.shard(x, group)).requires_grad_() for x in (q, k, v)]
+    sinks = sinks.requires_grad_() if with_sinks else None
+    leaves += [sinks] if with_sinks else []
+    o = context_parallel.attention(*leaves[:3], group, sink_logits=sinks, **options)
+    do = place(context_parallel.shard(do, group))
+    grads = torch.autograd.grad(o, leaves, do)
+    out = [context_parallel.unshard(x, N, group) for x in (o, *grads[:3])]
+    for x in grads[3:]:
+        dist.all_reduce(x, group=group)
+        out.append(x)
+    return out
+
+
+def round_trip(group, N):
+    x = torch.arange(2 * N * 3.0).view(2, N, 3)
+    rows = context_parallel.shard(x, group, dim=1, value=-100)
+    where = context_parallel.positions(N, group)
+    assert rows.shape == (2, len(where), 3) and (rows[:, where >= N] == -100).all()
+    assert torch.equal(rows[:, where < N], x[:, where[where < N]])
+    return where, torch.equal(context_parallel.unshard(rows, N, group, dim=1), x)
+
+
+def different(group, **of_rank_1):
+    """Call with other options on rank 1; D and dtype are of q, k and v."""
+    options = of_rank_1 if group.rank() == 1 else {}
+    form = {name: options.pop(name) for name in ("D", "dtype") if name in options}
+    grad, rows = options.pop("grad", False), options.pop("rows", 8)
+    q, k, v, _, _ = inputs(rows, **form)
+    context_parallel.attention(q.requires_grad_(grad), k, v, group, **options)
+
+
+def agreements(group):
+    """How many exchanges three calls of two kinds need."""
+    calls, gather = [], dist.all_gather_object
+    dist.all_gather_object = lambda *args, **options: (calls.append(1), gather(*args, **options))
+    q, k, v, _, _ = inputs(10, D=32)
+    for window in (3, 4, 3):
+        context_parallel.attention(q, k, v, group, window_size=window)
+    dist.all_gather_object = gather
+    return len(calls)
+
+
+def traffic(group, C, **options):
+    """How many numbers a rank sends for pieces of C rows, forward and backward."""
+    sent, exchange = [], context_parallel._exchange
+
+    def counted(moves, group):
+        sent.extend(x.numel() for send, x, _ in moves if send)
+        return exchange(moves, group)
+
+    context_parallel._exchange = counted
+    q, k, v, _, _ = inputs(2 * C)
+    context_parallel.attention(q.requires_grad_(), k, v, group, **options).sum().backward()
+    context_parallel._exchange = exchange
+    return sum(sent)
+
+
+# ------------------------------------------------------------------- against float64
+def check(ranks, size, N, with_sinks=True, place=dense, softmax_scale=None, **options):
+    form = {name: options.pop(name) for name in ("heads", "D", "B", "dtype") if name in options}
+    q, k, v, do, sinks = inputs(N, **form)
+    want = reference.attention(
+        q, k, v, dout=do, is_causal=True, sink_logits=sinks if with_sinks else None,
+        scale=softmax_scale, **options,
+    )
+    options["softmax_scale"] = softmax_scale
+    for answer in ranks.run(size, whole, N, form, with_sinks, place, **options):
+        if isinstance(answer, Exception):
+            raise answer
+        assert [x.dtype for x in answer[:4]] == [q.dtype] * 4
+        for name, got in zip(NAMES, answer, strict=False):
+            error = (got.double() - want[name]).norm() / want[name].norm()
+            assert error <= LIMITS[q.dtype], f"{name}: {error}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("N", [48, 61])
+def test_a_ring_of_ranks_computes_full_causal_attention(ranks, size, N):
+    check(ranks, size, N)
+
+
+@pytest.mark.parametrize("size, window", [
+    (1, 9), (2, 1), (2, 9), (2, 16), (2, 17), (3, 30), (4, 2), (4, 8), (4, 9), (4, 20), (4, 60),
+    (2, 500),
+])
+def test_a_window_takes_halos_from_one_piece_or_several(ranks, size, window):
+    check(ranks, size, 61, window_size=window)  # pieces of 31, 16, 11 and 8
+
+
+@pytest.mark.parametrize("size, window, sinks", [
+    (1, 9, 4), (2, 5, 1), (3, 12, 4), (4, 5, 3), (4, 20, 3), (4, 5, 20), (2, 20, 100),
+])
+def test_sink_tokens_are_seen_by_every_piece(ranks, size, window, sinks):
+    check(ranks, size, 61, window_size=window, sink_size=sinks)
+
+
+@pytest.mark.parametrize("options", [{}, dict(window_size=6), dict(window_size=6, sink_size=2)])
+@pytest.mark.parametrize("form", [
+    dict(heads=(8, 1), B=2), dict(heads=(3, 3), D=40), dict(dtype=torch.float16, softmax_scale=.5),
+    dict(with_sinks=False), dict(place=strided),
+], ids=str)
+def test_each_path_takes_every_form_of_input(ranks, form, options):
+    check(ranks, 2, 37, **form, **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("N", [1, 16, 21])
+def test_rows_come_back_in_order(ranks, size, N):
+    answers = ranks.run(size, round_trip, N)
+    assert all(equal for _, equal in answers)
+    held = sorted(torch.cat([where for where, _ in answers]).tolist())
+    assert held == list(range(-(-N // (2 * size)) * 2 * size))
+
+
+# -------------------------------------------------------------------- agreement
+@pytest.mark.parametrize("other, message", [
+    (dict(window_size=4), "want window_size = None, as on rank 0; got 4 on rank 1"),
+    (dict(sink_size=1), "want sink_size = 0, as on rank 0; got 1 on rank 1"),
+    (dict(dtype=torch.float16), r"want q = \(1, 4, 8, 16, torch.float32\), .* torch.float16"),
+    (dict(rows=10), r"want q = \(1, 4, 8, 16, .*; got \(1, 4, 10, 16, .* on rank 1"),
+    (dict(grad=True), "want gradients = False, as on rank 0; got True"),
+    (dict(D=160), "want D <= 128; got 160"),
+    (dict(rows=9), "want an even number of rows, two pieces; got 9"),
+], ids=str)
+def test_ranks_that_differ_are_refused_on_every_rank(ranks, other, message):
+    for answer in ranks.run(3, different, **other):
+        assert isinstance(answer, ValueError)
+        with pytest.raises(ValueError, match=message):
+            raise answer
+
+
+def test_ranks_agree_once_for_each_kind_of_call(ranks):
+    assert ranks.run(2, agreements) == [2, 2]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("window", [5, 20])
+def test_what_a_window_sends_does_not_grow_with_the_ranks(ranks, size, window):
+    rows = 2 * (window - 1)  # the halos of two pieces; with keys and values, 2 heads and D = 16
+    assert 0 < max(ranks.run(size, traffic, 12, window_size=window)) <= 2 * rows * 2 * 2 * 16
