@@ -150,6 +150,7 @@ class CompiledKernel:
     seconds: float
     warnings: tuple[tuple[int, str], ...]  # (line of the file, sentence)
     line: int = 0  # where it is defined
+    hash: str = ""  # Triton's, of its text, its arguments' types and Triton itself
 
 
 Box = tuple[int, int, int, int]  # first and last row, first and last column

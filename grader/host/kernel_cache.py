@@ -6,7 +6,9 @@ grading locks its folder, which is then kept until its process ends.
 """
 
 import fcntl
+import functools
 import hashlib
+import json
 import os
 import shutil
 from contextlib import suppress
@@ -16,6 +18,8 @@ from grader.host.accounts import ids_for_worker
 
 KEPT = 64  # folders of files kept; one takes a few MiB
 REPLAYED_KEPT = 4096  # variants kept for replaying workers, about 100 KiB each
+CHECKED_KEPT = 300  # variants of a problem that are known to compile
+SANDBOX = Path(__file__).parents[1] / "sandbox" / "kernels"
 _held: dict[Path, int] = {}  # the open folders that this process has locked
 
 
@@ -39,6 +43,39 @@ def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
     """The folder for what replaying workers compile, from whatever file.  No submission that
     Landlock confines can write there."""
     return _folder("clean", user, REPLAYED_KEPT)
+
+
+def checked(filename: str) -> dict[str, int]:
+    """The variants of this problem's kernels that compiled without a GPU, as kept by keep_checked.
+
+    Another version of the grader's own compiling knows none of them."""
+    folder = _folder("checked", None)
+    try:
+        found = json.loads((folder / f"{filename}.json").read_text("utf-8"))
+        return found["variants"] if found["by"] == _compiling() else {}
+    except (TypeError, OSError, ValueError, LookupError):  # TypeError: there is no folder
+        return {}
+
+
+def keep_checked(filename: str, variants: dict[str, int]) -> None:
+    """Keep variants that compiled without a warning: Triton's hash -> bytes of shared memory."""
+    folder, known = _folder("checked", None), checked(filename)
+    if folder is None or not variants.keys() - known.keys():
+        return
+    older = {variant: known[variant] for variant in known if variant not in variants}
+    newest = dict([*(older | variants).items()][-CHECKED_KEPT:])
+    text = json.dumps({"by": _compiling(), "variants": newest})
+    with suppress(OSError):
+        new = folder / f"{filename}.{os.getpid()}"
+        new.write_text(text, "utf-8")
+        new.replace(folder / f"{filename}.json")
+
+
+@functools.cache
+def _compiling() -> str:
+    """The hash of the files that decide what compiles."""
+    files = sorted(SANDBOX.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = None) -> Path | None:

@@ -157,11 +157,16 @@ class Session:
         with self._reading():
             return [Launch.read(launch) for launch in reply["launches"][:16]]
 
-    def compile(self, call: Call, to_ptx: bool = False) -> list[CompiledKernel]:
+    def compile(self, call: Call, to_ptx: bool = False, known: dict[str, int] | None = None
+                ) -> list[CompiledKernel]:
         """Compile what this call launches, for the worker's compile_for.  -> one entry per variant.
-        to_ptx: stop there, which takes half the time."""
+
+        to_ptx: stop there, which takes half the time.  known: variants that are not compiled again,
+        hash -> bytes of shared memory.
+        """
         header, tensors = pack(call)
-        reply, _ = self.request({"op": "compile", "to_ptx": to_ptx, **header}, "compile", tensors)
+        reply, _ = self.request({"op": "compile", "to_ptx": to_ptx, "known": known or {}, **header},
+                                "compile", tensors)
         with self._reading():
             return [
                 CompiledKernel(
@@ -169,7 +174,7 @@ class Session:
                     float(kernel["seconds"]),
                     tuple((size(line), escape(str(text))[:1000])
                           for line, text in kernel["warnings"][:100]),
-                    size(kernel["line"]),
+                    size(kernel["line"]), escape(str(kernel["hash"]))[:64],
                 )
                 for kernel in reply["kernels"][:1000]
             ]

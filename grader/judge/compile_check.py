@@ -11,6 +11,7 @@ from grader.course.calls import SubmissionError
 from grader.course.case_table import listed
 from grader.course.cases import SMALL_D, WIDE_F32
 from grader.course.inputs import build
+from grader.host import kernel_cache
 from grader.host.session import Session
 from grader.judge.context import GradingContext
 from grader.judge.record_check import record
@@ -61,6 +62,7 @@ def _compile(context: GradingContext, session: Session) -> tuple[Check, Submissi
     """Compile what three GPU cases would launch: the first one; the one with the widest rows, whose
     tiles take most shared memory; and the longest, in case tiles grow with the length.  Of a file
     that promises all sizes, also the smallest and the largest, which the interpreter cannot judge.
+    A variant that compiled in an earlier grading is not compiled again.
 
     -> the check; the error that ended it, or None.
     """
@@ -71,11 +73,12 @@ def _compile(context: GradingContext, session: Session) -> tuple[Check, Submissi
     widest = max(cases, key=lambda case: (case.D * case.dtype.itemsize, case.D))
     longest = max(cases, key=lambda case: max(case.N, case.M))
     name, target, kernels = f"compile/sm_{COMPILE_FOR}", f"sm_{COMPILE_FOR}", []
-    case = cases[0]
+    case, known = cases[0], kernel_cache.checked(stage.filename)
     try:
         context.options.imports.helper(session, stage)
         for case in (cases[0], widest, longest, *sizes):
-            kernels += session.compile(build(case, context.options.seed).call, to_ptx=True)
+            kernels += session.compile(
+                build(case, context.options.seed).call, to_ptx=True, known=known)
     except SubmissionError as error:
         check = crashed(case, error, context.file, stage)
         words = f"D={case.D}, L={case.N}, {dtype_name(case.dtype)}"
@@ -84,7 +87,10 @@ def _compile(context: GradingContext, session: Session) -> tuple[Check, Submissi
     check = Check(name, "robust", "pass", f"(kernels compile for {target}, bfloat16)",
                   kernels=tuple(names))
     warnings = [warning for kernel in kernels for warning in kernel.warnings]
-    if warnings:
+    if not warnings:
+        kernel_cache.keep_checked(
+            stage.filename, {kernel.hash: kernel.shared_bytes for kernel in kernels})
+    else:
         places = [f"{stage.filename}:{line}" for line, _ in warnings]
         check = check.fail("wrong", *(f"{place}: {text}" for place, (_, text) in zip(
             places[:10], warnings, strict=False)), where=places[0])

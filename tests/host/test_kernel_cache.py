@@ -91,10 +91,33 @@ def test_replaying_workers_have_a_folder_of_their_own_that_forgets_old_kernels(h
     assert [path.name for path in folder.iterdir()] == ["2"]
 
 
-def test_without_a_place_to_write_there_is_no_folder(tmp_path, monkeypatch):
+def test_without_a_place_to_write_nothing_is_kept(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert kernel_cache.folder_for(b"a") is None
+    kernel_cache.keep_checked("problem_4.py", {"a": 1})
+    assert kernel_cache.checked("problem_4.py") == {}
+
+
+def test_the_newest_checked_variants_of_each_problem_are_kept(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "CHECKED_KEPT", 2)
+    for variants in ({"a": 1, "b": 2}, {"a": 1, "c": 3}):
+        kernel_cache.keep_checked("problem_4.py", variants)
+    assert kernel_cache.checked("problem_4.py") == {"a": 1, "c": 3}
+    assert kernel_cache.checked("problem_5.py") == {}
+
+
+@pytest.mark.parametrize("change", ["another version", "half a file", "another shape"])
+def test_checked_variants_of_another_version_or_file_count_as_none(home, monkeypatch, change):
+    kernel_cache.keep_checked("problem_4.py", {"a": 1})
+    (kept,) = (home / "checked").iterdir()
+    if change == "another version":
+        monkeypatch.setattr(kernel_cache, "_compiling", lambda: "another")
+    else:
+        kept.write_text(kept.read_text()[:20] if change == "half a file" else "[]")
+    assert kernel_cache.checked("problem_4.py") == {}
+    kernel_cache.keep_checked("problem_4.py", {"b": 2})
+    assert kernel_cache.checked("problem_4.py") == {"b": 2}
 
 
 def test_what_one_session_compiles_the_next_one_finds(tmp_path):

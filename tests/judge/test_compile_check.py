@@ -17,6 +17,13 @@ STAGE = STAGES[3]
 SOLVED = (Path(__file__).parents[2] / STAGE.filename).read_text()
 
 
+@pytest.fixture(autouse=True)
+def kept(tmp_path, monkeypatch) -> Path:
+    """Where variants that compile are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    return tmp_path / "kept" / "flash-attention-course" / "checked" / f"{STAGE.filename}.json"
+
+
 def compiled(folder: Path, source: str, promises_all: bool = False):
     (folder / STAGE.filename).write_text(source)
     context = SimpleNamespace(
@@ -54,3 +61,22 @@ def test_what_only_this_import_raises_is_said_as_the_files_own(tmp_path, place):
     check = compiled(tmp_path, SOLVED + line if place == "at the end" else line + SOLVED)
     assert check.outcome == "crashed" and check.name == "compile/sm_90"
     assert "nothing was launched yet" in check.message
+
+
+def test_what_compiled_before_is_not_compiled_again_unless_it_changed(tmp_path, kept):
+    first, variants = compiled(tmp_path, SOLVED), kept.read_text()
+    assert compiled(tmp_path, SOLVED) == first and first.outcome == "pass" and first.kernels
+    assert kept.read_text() == variants
+    changed = SOLVED.replace("tl.store(", "tl.store_nothing(", 1)
+    assert changed != SOLVED and compiled(tmp_path, changed).outcome == "crashed"
+    assert kept.read_text() == variants
+
+
+def test_a_warning_comes_back_in_every_grading(tmp_path, kept):
+    loop = "    for start_n in range(0, whole, BLOCK_N):\n"
+    losing = SOLVED.replace(loop, f"    previous = l_i\n{loop}        m_i += 0 * previous\n"
+                                  "        previous = l_i\n")
+    assert SOLVED.count(loop) == 1
+    first = compiled(tmp_path, losing)
+    assert first.outcome == "wrong" and "loses the new value of previous" in first.message
+    assert compiled(tmp_path, losing) == first and not kept.exists()

@@ -97,6 +97,12 @@ def registers(x):
     return y
 
 
+def metadata_read(x):
+    y, compiled = _launch(_double_kernel, x)
+    assert compiled.metadata.shared is not None
+    return y
+
+
 def cached(x):
     assert _double_kernel.cache_key
     return _launch(_double_kernel, x)[0]

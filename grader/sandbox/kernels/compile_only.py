@@ -10,14 +10,32 @@ import os
 import time
 
 
+class _CompiledBefore(Exception):
+    """Raised instead of compiling a variant again.  args: its hash."""
+
+
+class _Later:
+    """What a launch returns if its variant was compiled before; to read it is to compile it."""
+
+    def __init__(self, compile):
+        self._compile = compile
+
+    def __getattr__(self, name):
+        return getattr(self._compile(), name)
+
+
 class CompileOnly:
-    """Makes @triton.jit give real JITFunctions, from now on, whose launches only compile."""
+    """Makes @triton.jit give real JITFunctions, from now on, whose launches only compile.
+
+    known: the variants that need no compiling, Triton's hash -> bytes of shared memory.
+    """
 
     def __init__(self):
         # Triton's own library (tl.sum, tl.zeros) is decorated at its import and must not become
         # interpreted.  Submissions look for the variable afterwards, so it is set again.
         interpret = os.environ.pop("TRITON_INTERPRET", None)
         import triton
+        import triton.compiler.compiler as compiler
         from triton.runtime.errors import OutOfResources
         from triton.runtime.jit import JITFunction
 
@@ -27,30 +45,51 @@ class CompileOnly:
         self.only_notes = False  # record launches without compiling them
         self.launched = False  # whether any kernel was
         self.ends_at_ptx = False
-        # One entry per compiled variant: name, line, shared_bytes, seconds, warnings [line, text].
+        self.known: dict[str, int] = {}
+        # One entry per variant: hash, name, line, shared_bytes, seconds, warnings [line, text].
         self.kernels: dict[str, dict] = {}
         lost = _note_lost_values()
-        compile_kernel = JITFunction.run
+        compile_kernel, open_cache = JITFunction.run, compiler.get_cache_manager
+        skipping = False
+
+        def open_unless_known(variant):  # compile() calls it before it does any work
+            if skipping and variant in self.known:
+                raise _CompiledBefore(variant)
+            return open_cache(variant)
+
+        compiler.get_cache_manager = open_unless_known
 
         @functools.wraps(compile_kernel)
         def compile_only(function, *args, grid, warmup, **kwargs):
+            nonlocal skipping
             self.launched = True
             if self.only_notes:
                 return None
-            start, told = time.perf_counter(), len(lost)
-            kernel = compile_kernel(function, *args, grid=grid, warmup=True, **kwargs)
+            start, told, skipping = time.perf_counter(), len(lost), not warmup
+            try:
+                kernel = compile_kernel(function, *args, grid=grid, warmup=True, **kwargs)
+            except _CompiledBefore as known:
+                (variant,) = known.args
+                self._note(function, variant, self.known[variant])
+                return _Later(lambda: compile_only(
+                    function, *args, grid=grid, warmup=True, **kwargs))
+            finally:
+                skipping = False
             seconds = time.perf_counter() - start
             driver = triton.runtime.driver.active
             limit = driver.utils.get_device_properties(0)["max_shared_mem"]
             shared = kernel.metadata.shared
             if shared > limit:
                 raise OutOfResources(f"{shared} bytes", f"{limit} bytes", "shared memory")
-            self.kernels.setdefault(kernel.hash, {
-                "name": function.__name__, "line": _line(function), "shared_bytes": shared,
-                "seconds": seconds, "warnings": [*lost.items()][told:]})
+            self._note(function, kernel.hash, shared, seconds, [*lost.items()][told:])
             return kernel
 
         JITFunction.run = compile_only
+
+    def _note(self, function, variant: str, shared: int, seconds=0.0, warnings=()) -> None:
+        self.kernels.setdefault(variant, {
+            "hash": variant, "name": function.__name__, "line": _line(function),
+            "shared_bytes": shared, "seconds": seconds, "warnings": warnings})
 
     def end_at_ptx(self) -> None:
         """From now on leave out optimisations and the assembler, half of the time.  All errors show
@@ -94,18 +133,23 @@ def _note_lost_values() -> dict[int, str]:
     lost: dict[int, str] = {}
     find_carries = CodeGenerator._find_carries
 
+    @functools.cache  # a kernel is compiled many times
+    def read_in(function) -> list[tuple[str, int]]:
+        return _uses(function.parse(), ast.Load)
+
     @functools.wraps(find_carries)
     def noted(self, loop, before, *args, **kwargs):
         carried, *more = find_carries(self, loop, before, *args, **kwargs)
         held = {name: flatten_values_to_ir([value]) for name, value in before.items()
                 if _is_triton_value(value)}
         changing = [held[name] for name in carried]
-        for name in held.keys() - set(carried):
-            stored = [node.lineno for node in _uses(loop, name, ast.Store)]
-            read = [node.lineno for node in _uses(self.jit_fn.parse(), name, ast.Load)]
-            if held[name] in changing and stored and any(
-                    loop.lineno <= line <= max(stored) or line > loop.end_lineno for line in read):
-                lost[self.begin_line + max(stored)] = (
+        last_stored = dict(_uses(loop, ast.Store))
+        for name in last_stored.keys() & held.keys() - set(carried):
+            last = last_stored[name]
+            if held[name] in changing and any(
+                    loop.lineno <= line <= last or line > loop.end_lineno
+                    for read, line in read_in(self.jit_fn) if read == name):
+                lost[self.begin_line + last] = (
                     f"the compiler loses the new value of {name}: it is still the value from "
                     "before the loop in every round (the interpreter does not show this); "
                     f"write `{name} = ... + 0` to make it a value of its own")
@@ -115,6 +159,7 @@ def _note_lost_values() -> dict[int, str]:
     return lost
 
 
-def _uses(tree: ast.AST, name: str, context: type) -> list[ast.Name]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name
-            and isinstance(node.ctx, context)]
+def _uses(tree: ast.AST, context: type) -> list[tuple[str, int]]:
+    """Each use of a name in this context, with its line; the last lines last."""
+    return sorted(((node.id, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Name)
+                   and isinstance(node.ctx, context)), key=lambda use: use[1])

@@ -469,9 +469,10 @@ def watch_launches(recorder, on_phase) -> None:
     @functools.wraps(compile_kernel)
     def announced(*args, **kwargs):
         on_phase("compile")
-        result = compile_kernel(*args, **kwargs)
-        on_phase("case")
-        return result
+        try:
+            return compile_kernel(*args, **kwargs)
+        finally:
+            on_phase("case")
 
     for module in (compiler, sys.modules["triton.compiler"], sys.modules["triton"]):
         module.compile = announced

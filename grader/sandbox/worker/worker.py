@@ -326,6 +326,7 @@ class Server:
         """Compile what one call launches; nothing runs."""
         if request["to_ptx"]:
             self.compiler.end_at_ptx()
+        self.compiler.known = request["known"]
         inputs, upstream, _, _ = self.place(request, storages, douts)
         self.compiler.kernels.clear()
         self._once(request, inputs, upstream)

@@ -1,5 +1,6 @@
 """What is compiled and not run: a previous value that the compiler loses is found exactly there."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,20 @@ def _compiled(to_ptx: bool) -> list[tuple]:
 
 def test_as_far_as_ptx_a_kernel_has_the_same_name_line_and_shared_memory():
     assert _compiled(to_ptx=True) == _compiled(to_ptx=False) != []
+
+
+@pytest.mark.parametrize("entry, compiles", [("by_libdevice", False), ("metadata_read", True)])
+def test_a_known_variant_is_compiled_again_only_if_the_file_reads_it(entry, compiles, tmp_path):
+    def compiled(known: dict):
+        with open_session("needs_gpu.py", compile_for=90, cache=tmp_path / "cache") as session:
+            session.load(entry, None, ("x",))
+            return session.compile(double_call(), to_ptx=True, known=known)
+
+    (tmp_path / "cache").mkdir()
+    (first,) = compiled({})
+    for left in (tmp_path / "cache").iterdir():
+        shutil.rmtree(left)
+    (again,) = compiled({first.hash: first.shared_bytes})
+    assert (again.hash, again.name, again.line) == (first.hash, first.name, first.line)
+    assert again.shared_bytes == first.shared_bytes
+    assert any((tmp_path / "cache").rglob("*.ptx")) == compiles
