@@ -38,6 +38,8 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
     k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
     k tile 1   [      | diag | full | tail ]     no causal mask: all but tail are full
 
+Drawn with BLOCK_M = BLOCK_N.  If it is smaller, each key tile has several diag query tiles.
+
 New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" marks each.  The forward and dq
 call _keep, step 8.18: write it after 8.3.  There is a rest once dq is done.
 
@@ -265,7 +267,7 @@ def _dkdv_kernel(
     # Step 8.14 -- Which queries see these keys?
     #   As drawn at the top: the diagonal from first to inner, full tiles from inner to outer, the
     #   tail from outer to N.  Without CAUSAL there is no diagonal.  outer: a multiple of BLOCK_M,
-    #   not below inner.  BLOCK_M is BLOCK_N here, too.
+    #   not below inner.  BLOCK_M may be smaller than BLOCK_N here, and divides it.
     # BEGIN SOLUTION 8.14
     first = start_n if CAUSAL else 0
     inner = start_n + BLOCK_N if CAUSAL else 0

@@ -295,7 +295,8 @@ def _dkdv_kernel(
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # ====================================================================== new
     # Step 9.16 -- Which queries see these keys?
-    #   first, inner: as in step 8.14.  outer, last: see the top; last <= N and outer >= inner.
+    #   first, inner: as in step 8.14; here, too, BLOCK_M may be smaller than BLOCK_N and divides
+    #   it.  outer, last: see the top; last <= N and outer >= inner.
     #   Without CAUSAL: first, inner and outer of step 8.14, and last = N.
     # BEGIN SOLUTION 9.16
     first, inner, outer, last = 0, 0, N // BLOCK_M * BLOCK_M, N
