@@ -23,12 +23,25 @@ def modules(*folders: str) -> list[str]:
     return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
 
 
+def is_module(name: str) -> bool:
+    return (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()
+
+
+def source(module: str) -> str:
+    return (ROOT / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
+
+
 @functools.cache
 def imported(module: str) -> set[str]:
-    """The modules of ours that a module imports, wherever in it."""
+    """The modules of ours that a module imports, wherever in it; a package whose own names it
+    imports is package.__init__."""
+    return imports(module, source(module))
+
+
+def imports(module: str, text: str) -> set[str]:
+    """The modules of ours that a text imports, if it is that of a module."""
     found, package = set(), module.split(".")[:-1]
-    tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text("utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
@@ -36,8 +49,9 @@ def imported(module: str) -> set[str]:
             base = ".".join(above) if node.level else ""
             base = ".".join(part for part in (base, node.module) if part)
             found |= {f"{base}.{alias.name}" for alias in node.names} | {base}
-    return {name for name in found if name.split(".")[0] in OURS
-            and (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()}
+            if not all(is_module(f"{base}.{alias.name}") for alias in node.names):
+                found.add(f"{base}.__init__")
+    return {name for name in found if name.split(".")[0] in OURS and is_module(name)}
 
 
 def outside(folder: str) -> set[str]:
@@ -57,9 +71,20 @@ def test_what_runs_beside_a_submission_imports_nothing_from_outside_its_folder()
 
 
 def test_the_grader_takes_from_the_sandbox_only_what_both_sides_share():
-    found = {name for module in modules("grader") if not module.startswith("grader.sandbox.")
-             for name in imported(module)}
-    assert {name for name in found if name.startswith("grader.sandbox.")} == {"grader.sandbox.wire"}
+    found = {(module, name) for module in modules("grader")
+             if not module.startswith("grader.sandbox.") for name in imported(module)
+             if name.startswith("grader.sandbox.") and name != "grader.sandbox.wire"}
+    assert found == {("grader.host.processes", "grader.sandbox.__init__")}  # LENGTH
+
+
+def test_only_the_doctor_runs_more_of_the_sandbox_in_a_process_of_its_own():
+    found = {(module, name) for module in modules("grader")
+             if not module.startswith("grader.sandbox.")
+             for node in ast.walk(ast.parse(source(module))) if isinstance(node, ast.Constant)
+             and re.search(r"^(from|import) grader\.sandbox", str(node.value), re.M)
+             for name in imports(module, node.value)}
+    assert found == {("grader.host.doctor", f"grader.sandbox.supervisor.{name}")
+                     for name in ("confine", "seccomp")}
 
 
 # From the bottom: a room imports only from those before it.
@@ -80,7 +105,8 @@ def test_a_room_imports_only_from_rooms_below_it(name):
 
 
 def test_no_room_needs_what_lies_above_the_rooms():
-    leaves, way_in = {"grader.text", "grader.sandbox.wire"}, "grader.check.__main__"
+    leaves = {"grader.text", "grader.sandbox.wire", "grader.sandbox.__init__"}
+    way_in = "grader.check.__main__"
     found = {other for module in modules("grader") if room(module) and module != way_in
              for other in imported(module) if other.startswith("grader.") and not room(other)}
     assert found <= leaves
