@@ -1,7 +1,8 @@
-"""Warm-ups -- six short exercises before problem 1, a few minutes each.
+"""Warm-ups -- seven short exercises before problem 1, a few minutes each.
 
 The nine problems ask for two things at once: the mathematics of attention, and Triton.  Here each
-comes alone, in its smallest form, and W.6 joins the two.  None of it earns points.
+comes alone, in its smallest form; W.6 joins the two, and W.7 is what surrounds a kernel.  None of
+it earns points.
 
     W.1  the online softmax, in a loop      PyTorch     returns in problems 1 and 3
     W.2  softmax times a matrix, in tiles   PyTorch     problem 1
@@ -9,6 +10,7 @@ comes alone, in its smallest form, and W.6 joins the two.  None of it earns poin
     W.4  the sum of each row up to the diagonal, with a mask    problems 2 and 4
     W.5  a product of matrices, in tiles, with tl.dot     problem 3
     W.6  the online softmax of rows, longer than a tile   Triton      problem 3
+    W.7  a kernel's launch, and its gradient              PyTorch     problems 2 and 8
 
 Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
 Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
@@ -19,7 +21,7 @@ a tile of booleans: tl.load(..., mask=mask, other=0.0) gives 0 for them and read
 tl.store(..., mask=mask) writes nothing.
 
 Check       python autograder.py --warmup           (--watch: again whenever you save)
-Stuck       python autograder.py --hint W.1         (any of the six)
+Stuck       python autograder.py --hint W.1         (any of them)
 By hand     TRITON_INTERPRET=1 python warmups/warmups.py runs them all without a GPU
 Source      W.1: Online normalizer calculation for softmax, arXiv 1805.02867
 """
@@ -206,6 +208,72 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+# ------------------------------------- W.7  launch a kernel, and connect it to autograd
+@triton.jit
+def _rows_kernel(x_ptr, y_ptr, M, N, scale, stride_xm, stride_xn,
+                 BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """y[i] = softmax(scale * x[i]) for x (M, N), any strides; y (M, N), contiguous.
+
+    Grid: (cdiv(M, BLOCK_M),): BLOCK_M rows per program, each whole in its tile: BLOCK_N >= N.
+    """
+    i = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    j = tl.arange(0, BLOCK_N)[None, :]
+    inside = (i < M) & (j < N)
+    x = tl.load(x_ptr + i * stride_xm + j * stride_xn, mask=inside, other=0.0)
+    x = tl.where(j < N, scale * x, float("-inf"))
+    y = tl.exp(x - tl.max(x, axis=1)[:, None])
+    tl.store(y_ptr + i * N + j, y / tl.sum(y, axis=1)[:, None], mask=inside)
+
+
+@triton.jit
+def _rows_backward_kernel(y_ptr, dy_ptr, dx_ptr, M, N, scale, stride_dym, stride_dyn,
+                          BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """dx[i] = scale * y[i] * (dy[i] - sum of y[i] dy[i]).  y, dx (M, N), contiguous; dy: any
+    strides.  Grid and tiles: as in the forward."""
+    i = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    j = tl.arange(0, BLOCK_N)[None, :]
+    inside = (i < M) & (j < N)
+    y = tl.load(y_ptr + i * N + j, mask=inside, other=0.0)
+    dy = tl.load(dy_ptr + i * stride_dym + j * stride_dyn, mask=inside, other=0.0)
+    dx = scale * y * (dy - tl.sum(y * dy, axis=1)[:, None])
+    tl.store(dx_ptr + i * N + j, dx, mask=inside)
+
+
+def scaled_softmax(x: torch.Tensor, scale: float, BLOCK_M: int = 4) -> torch.Tensor:
+    """softmax of each row of scale * x, with a gradient; x (M, N), float32, any strides."""
+    # Step W.7 -- Write class Softmax(torch.autograd.Function), with two @staticmethods.
+    #   forward(ctx, x, scale): make y, contiguous, launch _rows_kernel, and return y.  A launch is
+    #   kernel[grid](its arguments): the docstring says the grid, x.stride() the strides of x.
+    #   BLOCK_N is yours to choose, for any N: a power of two.  Keep what backward needs: tensors
+    #   with ctx.save_for_backward, a number as ctx.scale.
+    #   backward(ctx, dy): the same with _rows_backward_kernel.  Return one gradient for each
+    #   argument of forward after ctx: dx, and None for a number.  dy may have any strides, even 0.
+    # BEGIN SOLUTION W.7
+    class Softmax(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale):
+            M, N = x.shape
+            y = torch.empty(M, N, device=x.device, dtype=x.dtype)
+            _rows_kernel[(triton.cdiv(M, BLOCK_M),)](
+                x, y, M, N, scale, x.stride(0), x.stride(1),
+                BLOCK_M=BLOCK_M, BLOCK_N=triton.next_power_of_2(N))
+            ctx.save_for_backward(y)
+            ctx.scale = scale
+            return y
+
+        @staticmethod
+        def backward(ctx, dy):
+            y, = ctx.saved_tensors
+            M, N = y.shape
+            dx = torch.empty_like(y)
+            _rows_backward_kernel[(triton.cdiv(M, BLOCK_M),)](
+                y, dy, dx, M, N, ctx.scale, dy.stride(0), dy.stride(1),
+                BLOCK_M=BLOCK_M, BLOCK_N=triton.next_power_of_2(N))
+            return dx, None
+    # END SOLUTION W.7
+    return Softmax.apply(x, scale)
+
+
 if __name__ == "__main__":  # a look, not a test
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, y = torch.randn(70, device=device), torch.randn(70, device=device)
@@ -214,8 +282,9 @@ if __name__ == "__main__":  # a look, not a test
     print("W.1", online_softmax(x)[:4].tolist(), "of", x.softmax(0)[:4].tolist())
     print("W.2", softmax_times(s, s.T)[0].tolist(), "of", (s.softmax(1) @ s.T)[0].tolist())
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise SystemExit("W.3 to W.6: want a GPU, or TRITON_INTERPRET=1 at start; got neither")
+        raise SystemExit("W.3 to W.7: want a GPU, or TRITON_INTERPRET=1 at start; got neither")
     print("W.3", add(x, y)[:4].tolist(), "of", (x + y)[:4].tolist())
     print("W.4", causal_row_sum(s).tolist(), "of", s.tril().sum(1).tolist())
     print("W.5", matmul(a, a.T.contiguous())[0, :3].tolist(), "of", (a @ a.T)[0, :3].tolist())
     print("W.6", softmax(s)[0, :4].tolist(), "of", s.softmax(1)[0, :4].tolist())
+    print("W.7", scaled_softmax(s.T, 0.5)[0].tolist(), "of", (0.5 * s.T).softmax(1)[0].tolist())

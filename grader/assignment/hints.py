@@ -45,7 +45,7 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
 
 def _chapter(step: str) -> str:
     """The guide's chapter that derives this step's mathematics."""
-    return "Six warm-ups" if step in EXERCISES else f"Stage {step.partition('.')[0]}"
+    return "Warm-ups" if step in EXERCISES else f"Stage {step.partition('.')[0]}"
 
 
 def look_at(stage: Stage, *steps: str) -> str:

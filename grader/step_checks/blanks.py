@@ -57,10 +57,11 @@ class Blanks:
         return ["    " + row.removeprefix(indent) if row.strip() else "\n"
                 for row in self.rows[step.first_line:step.last_line - 1]]
 
-    def text(self, ids: tuple[str, ...], given: dict[str, bool], kernel: bool) -> str:
+    def text(self, ids: tuple[str, ...], given: dict[str, bool], kernel: bool,
+             also: str = "") -> str:
         """A function `step` made of these blanks, in this order, on their lines of the file.
 
-        given: its arguments, and whether each is a constexpr.
+        given: its arguments, and whether each is a constexpr; also: what further values it leaves.
 
         Raises:
             ValueError: a blank by itself is not valid Python.
@@ -72,7 +73,7 @@ class Blanks:
         for id in ids:
             step = self.steps[id]
             rows += ["\n"] * (step.first_line - len(rows)) + self.body(id)
-        text = "".join(rows) + "    _leave(locals())\n"
+        text = "".join(rows) + f"    _leave(locals(){also and f' | {also}'})\n"
         try:
             compile(text, "step", "exec", dont_inherit=True)
         except SyntaxError as error:
@@ -83,7 +84,9 @@ class Blanks:
         """-> the names that a blank binds; the names that it reads."""
         tree = syntax_tree("if True:\n" + "".join(self.body(id)) + "    pass\n")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
+        own = {node.arg if isinstance(node, ast.arg) else node.name for node in ast.walk(tree)
+               if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)}
+        return (own | {node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})
 
     def around(self, ids: tuple[str, ...]) -> set[str]:

@@ -401,7 +401,7 @@ class Runner:
     def text(self, ids: tuple[str, ...], asked: StepSpec, examples: list[Example]) -> str:
         """As Blanks.text(): a function of the names in the examples."""
         given = {name: name in asked.constants for name in examples[0].given}
-        return self.blanks.text(ids, given, asked.kernel)
+        return self.blanks.text(ids, given, asked.kernel, asked.also)
 
     def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
         """-> names that the blanks read, and that only another blank of their function makes; all

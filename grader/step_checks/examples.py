@@ -111,7 +111,8 @@ class Example:
 @dataclass(frozen=True)
 class StepSpec:
     """How a step is checked.  leaves: the names that later code uses; constants: the given names
-    that are constexprs; fakes: see run_step.py; kernel: Triton, or else PyTorch.
+    that are constexprs; fakes: see run_step.py; kernel: Triton, or else PyTorch; also: a call of
+    what the step defines, which returns more of what it leaves.
     """
 
     leaves: tuple[str, ...]
@@ -119,6 +120,7 @@ class StepSpec:
     constants: tuple[str, ...] = ()
     fakes: dict = field(default_factory=dict)
     kernel: bool = True
+    also: str = ""
 
     def without(self, *names: str) -> "StepSpec":
         """The same without these given names."""

@@ -465,7 +465,8 @@ def uncalled(text: str, asked: StepSpec, functions: Collection[str]) -> tuple[in
             return node.lineno, (f"`{source.of(node)}` is not called: the parentheses with its "
                                  "arguments are missing.")
     return next(((node.lineno, f"`{node.name}` is defined here, but never called.")
-                 for node in own if node.name not in called), None)
+                 for node in own if node.name not in called
+                 and not isinstance(source.parents.get(node), ast.ClassDef)), None)
 
 
 def _is_function(source: Source, node: ast.AST, names: set[str]) -> bool:

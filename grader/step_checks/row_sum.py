@@ -207,6 +207,17 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
                    check, {"x": memory, "dy": upstream}, programs=2)
 
 
+def launched(left: Observed, name: str, kernel: str, want: np.ndarray) -> Wrong | None:
+    """What is wrong with the tensor that this kernel should fill."""
+    if kernel not in dict(left.calls):
+        return Wrong((f"{kernel} is not launched, and {name} needs it: write {kernel}[grid](...), "
+                      "the arguments included.",), id="not-launched", name=name)
+    if left.programs[0][name] is None:
+        return Wrong((f"{name} is None: it must be the tensor that {kernel} fills.",), name=name,
+                     want=f"a tensor of shape {want.shape}", got="None")
+    return difference(name, left.programs[0][name], want, 1e-4)
+
+
 def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
              stride_w: int = 1) -> Example:
     """2.6, with right kernels in place of the file's."""
@@ -219,25 +230,15 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
     want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
 
     def check(left: Observed) -> Wrong | None:
-        launched = {function: arguments for function, arguments in left.calls}
         for name, value in want.items():
-            got, kernel = left.programs[0][name], f"_{name}_kernel"
-            if value is not None and kernel not in launched:
-                return Wrong((f"{kernel} is not launched, and {name} needs it: write "
-                              f"{kernel}[grid](...), the arguments included.",),
-                             id="not-launched", name=name)
-            if value is not None and got is None:
-                return Wrong((f"{name} is None: it must be the tensor that {kernel} fills.",),
-                             name=name, want=f"a tensor of shape {value.shape}", got="None")
-            if value is None or got is None:
-                if got is not None:
-                    return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
-                                  "got a tensor.", "This is advice, and costs no points: see "
-                                  "ctx.needs_input_grad."), id="gradient-not-needed", name=name,
-                                 want="None", got="a tensor")
-            elif found := difference(name, got, value, 1e-4):
+            if value is None and left.programs[0][name] is not None:
+                return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
+                              "got a tensor.", "This is advice, and costs no points: see "
+                              "ctx.needs_input_grad."), id="gradient-not-needed", name=name,
+                             want="None", got="a tensor")
+            if value is not None and (found := launched(left, name, f"_{name}_kernel", value)):
                 return found
-        for kernel, grid in launched.items():
+        for kernel, grid in left.calls:
             if grid["programs"] > grid["wanted"]:
                 return Wrong((f"{kernel} is launched on {grid['programs']} programs, and "
                               f"{grid['wanted']} are enough",), note=True)

@@ -22,14 +22,18 @@ from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
     Example,
+    Observed,
     Pointer,
     StepSpec,
+    Wrong,
     difference,
     first,
     guarded,
     randoms,
+    unlike,
 )
 from grader.step_checks.memory import MARK, read, stored
+from grader.step_checks.row_sum import launched
 
 FOLDER, NAME = "warmups", "warmups.py"
 BLOCK, TILE = 32, 16  # of that file
@@ -37,7 +41,9 @@ COMMAND = "python autograder.py --warmup"
 PRINTED = 10  # lines to show of what a file printed
 TITLES = {"W.1": "the online softmax, in a loop", "W.2": "softmax times a matrix, in tiles",
           "W.3": "the sum of two vectors", "W.4": "the sum of each row up to the diagonal",
-          "W.5": "a product of matrices, in tiles", "W.6": "the online softmax of rows"}
+          "W.5": "a product of matrices, in tiles", "W.6": "the online softmax of rows",
+          "W.7": "a kernel's launch, and its gradient"}
+IN_PYTORCH = ("W.1", "W.2")  # all others need Triton
 
 
 class Exercises(Stage):
@@ -237,6 +243,9 @@ def rows_softmax(M: int, N: int, row: int, *levels: float) -> Example:
             "every tile of the first loop begins at column 0: start is missing":
                 written(*states(again)[-1]),
             "only the first tile of y is stored: start is missing in the second loop": first,
+            "the first loop ends after one tile": written(*states()[0]),
+            "both loops end after one tile":
+                np.where(np.arange(N) < BLOCK, written(*states()[0]), MARK),
             "every program reads row 0: row * N is missing":
                 written(*states(x[0])[-1], x[0]),
             "row i is read from element i on, not from i * N on":
@@ -250,6 +259,52 @@ def rows_softmax(M: int, N: int, row: int, *levels: float) -> Example:
         {"x": x, "y": none.astype(np.float32)},
         lambda left, wanted: stored("y", left.memory["y"], wanted, N, M,
                                     ROUNDED if max(map(abs, levels)) > 99 else EXACT), y, wrong)
+
+
+def launch(M: int, N: int, BLOCK_M: int, x_is: str = "contiguous", dy_is: str = "contiguous"
+           ) -> Example:
+    """W.7, with right kernels in place of the file's.  x_is, dy_is: how they lie in memory."""
+    scale, layouts = 0.5, {
+        "contiguous": lambda a: a, "transposed": lambda a: a.T.copy().T,
+        "every second column of a tensor": lambda a: np.repeat(a, 2, axis=1)[:, ::2],
+        "one row for all, stride 0": lambda a: np.broadcast_to(a[0], a.shape)}
+    x, dy = layouts[x_is](randoms(M)(M, N)), layouts[dy_is](randoms(N)(M, N))
+
+    def softmax(x: np.ndarray) -> np.ndarray:
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    def gradient(y: np.ndarray, dy: np.ndarray = dy, scale: float = scale) -> np.ndarray:
+        return scale * y * (dy - (y * dy).sum(axis=1, keepdims=True))
+
+    y = softmax(scale * x)
+
+    def judge(left: Observed, wanted: tuple) -> Wrong | None:
+        for name, kernel, value in zip(("y", "dx"), ("_rows_kernel", "_rows_backward_kernel"),
+                                       wanted, strict=True):
+            if found := launched(left, name, kernel, value):
+                return found
+            call = dict(left.calls)[kernel]
+            if call["BLOCK_M"] != BLOCK_M:
+                return unlike("BLOCK_M", BLOCK_M, call["BLOCK_M"], f" of {kernel}",
+                              ": scaled_softmax gets it as an argument")
+            if call["programs"] > call["wanted"]:
+                return unlike("programs", call["wanted"], call["programs"], f" of {kernel}",
+                              ": the others have no rows")
+        return None
+
+    return make(
+        f"x of shape {x.shape}, {x_is}, BLOCK_M={BLOCK_M}, dy {dy_is}",
+        {"x": x, "dy": dy, "scale": scale, "BLOCK_M": BLOCK_M}, {}, judge, (y, gradient(y)), {
+            "scale does not reach _rows_kernel": (softmax(x), gradient(softmax(x))),
+            "scale does not reach _rows_backward_kernel: keep it as ctx.scale":
+                (y, gradient(y, scale=1)),
+            "_rows_backward_kernel gets x in the place of y: save y, the result":
+                (y, gradient(x)),
+            "_rows_backward_kernel gets y and dy in each other's place: y comes first":
+                (y, gradient(dy, y)),
+            "backward returns dy, not dx": (y, dy), "backward returns y, not dx": (y, y),
+            "forward returns x, not y": (x, gradient(y))})
 
 
 LEVELS = (-np.inf, 0), (0, 5), (3, -20), (-np.inf, 300), (300, 300), (-np.inf, -200)
@@ -267,7 +322,12 @@ ENTRIES = {
         (16, 16, 16, 0, 0, 0))], ("TILE",)),
     "W.6": StepSpec((), lambda: [rows_softmax(*one) for one in (
         (3, 70, 2, 0, 3, 6), (3, 64, 1, 5, 0), (4, 70, 2, 300, 0, 305), (4, 50, 3, -200, -205),
-        (3, 20, 1, 2))], ("BLOCK",))}
+        (3, 20, 1, 2))], ("BLOCK",)),
+    "W.7": StepSpec(("y", "dx"), lambda: [launch(*one) for one in (
+        (5, 7, 4), (8, 16, 2), (6, 33, 4, "transposed"), (13, 5, 8, "contiguous", "transposed"),
+        (9, 20, 4, "every second column of a tensor", "one row for all, stride 0"))],
+        fakes={"_rows_kernel": "softmax", "_rows_backward_kernel": "softmax backward"},
+        kernel=False, also="_differentiated(Softmax, x, dy, scale)")}
 
 
 # ------------------------------------------------------------------------- the grading
@@ -294,7 +354,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         for id, title in TITLES.items():
             if only not in ("", id) or id not in there:
                 continue
-            outcome, lines, step = ("skipped", (), None) if ENTRIES[id].kernel and lacking else \
+            outcome, lines, step = ("skipped", (), None) if lacking and id not in IN_PYTORCH else \
                 check(runner, file, id)
             outcomes.append(outcome)
             shown.steps = [step.as_dict() if step and old["id"] == id else old

@@ -108,6 +108,23 @@ def row_sums(pen: Pen):
     return figure
 
 
+def launch(pen: Pen):
+    """Five rows of six columns, in tiles of two rows and eight columns: three programs."""
+    figure, axis = pen.canvas(96, 59)
+    pen.write(axis, 52, 3, "BLOCK_N = 8, and N = 6", size=8)
+    for row in range(6):
+        program, y = row // 2, 6 + 7.5 * row + 1.5 * (row // 2)
+        for column in range(8):
+            there = row < 5 and column < 6
+            pen.box(axis, 20 + 8 * column, y, 7, 6.5, f"{row}, {column}" if there else "",
+                    fill=("whole", "cut", "sink")[program] if there else "paper",
+                    edge="faint" if there else "line", size=7.5)
+        if row % 2 == 0:
+            pen.write(axis, 2, y + 7.2, f"program {program}", ha="left", size=8)
+    pen.write(axis, 84, 56.5, "row 5 does not exist", ha="right", size=8, colour="faint")
+    return figure
+
+
 def product(pen: Pen):
     """One tile of c = a b: its rows of a and its columns of b, tile by tile."""
     left = 0 if pen.narrow else 22

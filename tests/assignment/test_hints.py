@@ -58,7 +58,7 @@ def test_of_a_copied_step_the_hints_of_its_origin_are_offered():
 
 
 @pytest.mark.parametrize("step, chapter", [("4.2", "Stage 4"), ("10.1", "Stage 10"),
-                                           ("W.5", "Six warm-ups")])
+                                           ("W.5", "Warm-ups")])
 def test_each_hint_says_which_it_is_and_the_last_where_to_go_on(files, step, chapter):
     files[0].write_text(TOML + TOML.replace("4.2", "W.5").replace("10.1", "11.1"), "utf-8")
     first, second, last = (hints.next_hint(step, *files) for _ in range(3))

@@ -10,7 +10,7 @@ from guide.excerpts import ROOT, STAGES, TEXT
 
 
 def chapter(name: str) -> bool:
-    """Is there one chapter "Stage 4: ...", or "Six warm-ups"?"""
+    """Is there one chapter "Stage 4: ...", or "Warm-ups"?"""
     return 1 == sum(page.read_text("utf-8").startswith((f"# {name}: ", f"# {name}\n"))
                     for page in TEXT.glob("*.md"))
 

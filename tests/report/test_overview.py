@@ -42,10 +42,10 @@ def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder)
     path.parent.mkdir()
     solved = (ROOT / overview.WARM_UPS).read_text()
     path.write_text(blank(solved))
-    said = "      or first: python autograder.py --warmup   (6 short exercises, no points)"
+    said = "      or first: python autograder.py --warmup   (7 short exercises, no points)"
     assert overview.first_screen([1, 3], folder)[-1] == said
     elsewhere = overview.first_screen([1, 3], folder.resolve())[-1]
-    assert f"--warmup --submission {folder.resolve()}   (6 short" in elsewhere
+    assert f"--warmup --submission {folder.resolve()}   (7 short" in elsewhere
     path.write_text(solved)
     assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
 

@@ -102,6 +102,39 @@ MISTAKES = [
     ("W.6", "tl.store(y_ptr + row * N + offs", "tl.store(y_ptr + offs", "stores in row 0"),
     ("W.6", "        tl.store(y_ptr + row * N + offs, tl.exp(x - m_i) / l_i, mask=offs < N)\n", "",
      "nothing is stored in y"),
+    ("W.6", "range(0, N, BLOCK):\n        offs = start + tl.arange(0, BLOCK)\n        x = tl.load("
+     "x_ptr + row * N + offs, mask=offs < N, other=float(\"-inf\"))\n        m_new",
+     "range(0, BLOCK, BLOCK):\n        offs = start + tl.arange(0, BLOCK)\n        x = tl.load("
+     "x_ptr + row * N + offs, mask=offs < N, other=float(\"-inf\"))\n        m_new",
+     "the first loop ends after one tile"),
+    ("W.7", "save_for_backward(y)", "save_for_backward(x)", "gets x in the place of y"),
+    ("W.7", "x, y, M, N, scale,", "x, y, M, N, 1.0,", "scale does not reach _rows_kernel"),
+    ("W.7", "dx, M, N, ctx.scale", "dx, M, N, 1.0", "scale does not reach _rows_backward_kernel"),
+    ("W.7", "y, dy, dx, M, N", "dy, y, dx, M, N", "in each other's place: y comes first"),
+    ("W.7", "return dx, None", "return dy, None", "backward returns dy, not dx"),
+    ("W.7", "            return y\n", "            return x\n", "forward returns x, not y"),
+    ("W.7", "x, y, M, N, scale,", "x, y, N, M, scale,", "Two arguments are swapped"),
+    ("W.7", "(triton.cdiv(M, BLOCK_M),)", "(M // BLOCK_M,)", "this must be rounded up"),
+]
+
+LAUNCHES = [  # told by what the launch, or autograd, refuses
+    ("return dx, None", "return dx", "one gradient for each argument of forward after ctx"),
+    ("return dx, None", "return None, dx", "in their order, and None for what is no tensor"),
+    ("            ctx.save_for_backward(y)\n", "", "must call ctx.save_for_backward"),
+    ("            ctx.scale = scale\n", "", "forward must have put there"),
+    ("            return y\n", "", "y is None: it must be the tensor that _rows_kernel fills"),
+    ("(triton.cdiv(M, BLOCK_M),)", "(M,)", "programs of _rows_kernel: want 2; got 5"),
+    ("(triton.cdiv(M, BLOCK_M),)", "(triton.cdiv(M, BLOCK_M))", "brackets make no tuple"),
+    ("x.stride(0), x.stride(1)", "N, 1", "stride_xm=33, and along that axis x has"),
+    ("dy.stride(0), dy.stride(1)", "y.stride(0), y.stride(1)", "dy has the stride 1"),
+    ("BLOCK_N=triton.next_power_of_2(N)", "BLOCK_N=N", "must be a power of two"),
+    ("BLOCK_N=triton.next_power_of_2(N)", "BLOCK_N=BLOCK", "must fit into a tile"),
+    ("x.stride(1),\n                BLOCK_M=BLOCK_M", "x.stride(1),\n                BLOCK_M=16",
+     "scaled_softmax gets it as an argument"),
+    ("torch.empty(M, N, device=x.device, dtype=x.dtype)", "torch.empty_like(x)",
+     "keeps the strides of x"),
+    ("torch.empty(M, N, device=x.device, dtype=x.dtype)", "torch.empty(M)",
+     "y of the shape (5,), want (5, 7)"),
 ]
 
 
@@ -119,6 +152,8 @@ OTHERS = [  # of W.6: what is changed in more places than one
     (lambda text: text.replace("tl.exp(", "tl.exp2("), "2 to the power of x"),
     (lambda text: text.replace("x_ptr + row * N +", "x_ptr +"), "every program reads row 0"),
     (lambda text: text.replace("x_ptr + row * N +", "x_ptr + row +"), "not from i * N on"),
+    (lambda text: text.replace("range(0, N, BLOCK)", "range(0, BLOCK, BLOCK)"),
+     "both loops end after one tile"),
 ]
 
 
@@ -157,6 +192,14 @@ def test_a_mistake_is_named(step, right, wrong, words):
     assert right in SOLVED
     outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
     assert outcome == "wrong" and words in lines[0] and " Given: " in lines[1], lines
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("right, wrong, words", LAUNCHES)
+def test_a_wrong_launch_or_gradient_is_told_with_its_input(right, wrong, words):
+    assert right in SOLVED
+    outcome, (said, *_) = asked("W.7", SOLVED.replace(right, wrong, 1))
+    assert outcome == "wrong" and words in said and " Given: x of shape (" in said, said
 
 
 @pytest.mark.interpreter
@@ -228,6 +271,32 @@ for start in range(0, N, BLOCK):
     offs = start + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * N + offs, offs < N)
     tl.store(y_ptr + row * N + offs, tl.exp(x - lse), offs < N)"""),
+    ("W.7", """\
+def launch(kernel, *arguments, size):
+    M, N = size
+    kernel[lambda meta: (triton.cdiv(M, meta["BLOCK_M"]), 1)](
+        *arguments, BLOCK_M=BLOCK_M, BLOCK_N=max(16, triton.next_power_of_2(N)), num_warps=8)
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(x, scale):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        launch(_rows_kernel, x, y, *x.shape, scale, *x.stride(), size=x.shape)
+        return y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:1], output)
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream):
+        _, y = ctx.saved_tensors
+        dx, dy = y.new_empty(y.shape), upstream.contiguous()
+        launch(_rows_backward_kernel, y, dy, dx, *y.shape, ctx.factor, *dy.stride(), size=y.shape)
+        return dx, None"""),
 ]
 
 
@@ -262,7 +331,7 @@ def test_a_missing_mask_is_said_with_its_line(step, right, wrong):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("step, right, wrong, said", [
-    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "warmups.py:129: tl.load has mask= but"),
+    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", ": tl.load has mask= but"),
     ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K))", "Write other=0.0"),
     ("W.3", """\
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -326,7 +395,8 @@ CALLS = {  # a solved exercise -> the shapes of its inputs, and of its output
     "add": {"x": (70,), "y": (70,), "result": (70,)},
     "causal_row_sum": {"x": (40, 70), "result": (40,)},
     "matmul": {"a": (20, 33), "b": (33, 17), "result": (20, 17)},
-    "softmax": {"x": (3, 70), "result": (3, 70)}}
+    "softmax": {"x": (3, 70), "result": (3, 70)},
+    "scaled_softmax": {"x": (5, 33), "result": (5, 33)}}
 
 
 @pytest.mark.parametrize("entry", CALLS)
@@ -334,11 +404,12 @@ def test_the_solved_kernels_compile_for_a_gpu(entry):
     *names, result = CALLS[entry]
     dtype = torch.float16 if entry == "matmul" else torch.float32
     inputs = {name: TensorInput.dense(torch.randn(CALLS[entry][name]).to(dtype)) for name in names}
-    call = Call(inputs, tuple(f"@{name}" for name in inputs), {},
+    more = {"scale": 0.5} if entry == "scaled_softmax" else {}
+    call = Call(inputs, (*(f"@{name}" for name in inputs), *more.values()), {},
                 (OutputSpec(result, CALLS[entry][result], torch.float32),))
     with Session(Worker(SOLVED.encode(), warmups.NAME, device="cpu", interpret=False,
                         compile_for=90), 60.0) as session:
-        session.load(entry, None, tuple(names))
+        session.load(entry, None, (*names, *more))
         kernel, = session.compile(call)
     assert not kernel.warnings
 
@@ -352,7 +423,7 @@ def test_masks_joined_by_and_are_said():
 def test_the_starter_blanks_all_and_says_which_to_begin_with(tmp_path):
     assert starter.main([str(tmp_path / "flash"), "--stages", "1"]) == 0
     code, said = graded(tmp_path / "flash")
-    assert code == 1 and said.count("not started") == 6 and "write step W.1" in said
+    assert code == 1 and said.count("not started") == 7 and "write step W.1" in said
 
 
 @pytest.mark.interpreter
@@ -368,7 +439,7 @@ def test_one_that_is_written_is_asked_and_the_rest_is_not_started(tmp_path):
     path.write_text(text)
     code, said = graded(tmp_path / "flash")
     assert code == 1 and "W.4 the sum of each row up to the diagonal: right" in said
-    assert said.count("not started") == 5 and "Warm-ups: 1 of 6 right" in said
+    assert said.count("not started") == 6 and "Warm-ups: 1 of 7 right" in said
     assert "Next: write step W.1" in said
     path.write_text(text.replace("offs <= row", "offs < row"))
     assert "Next: python autograder.py --hint W.4" in graded(tmp_path / "flash")[1]
@@ -382,7 +453,7 @@ def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
         SOLVED.replace("import torch\n", "import torch\n" + hidden, 1))
     monkeypatch.setattr(warmups, "no_triton", lambda: stages.NO_TRITON)
     code, said = graded(tmp_path)
-    assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 4
+    assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 5
     assert "GitHub Codespaces" in said
 
 
@@ -399,7 +470,7 @@ def test_a_file_that_cannot_be_imported_is_told_so_until_it_can(tmp_path):
     options, reporter = Options(tmp_path, "cpu", 7, 60.0), Reporter(said)  # --watch keeps these
     path.write_text(SOLVED.replace("import os\n", "import os\nimport nothing_here\n", 1))
     assert warmups.grade(options, reporter) == 1
-    assert said.getvalue().count("imports nothing_here") == 6
+    assert said.getvalue().count("imports nothing_here") == 7
     path.write_text(SOLVED)
     assert warmups.grade(options, reporter) == 0
 
@@ -418,7 +489,7 @@ def test_a_page_shows_them_with_what_the_first_wrong_one_left(tmp_path):
         return re.sub(r"(<[^>]*>|\s)+", " ", page.path.read_text("utf-8"))
 
     said = shown(text.replace("alpha[:, None] * acc", "acc"))
-    assert "W.2 is red" in said and "not right yet" in said and "4 of 6 steps right, no p" in said
+    assert "W.2 is red" in said and "not right yet" in said and "5 of 7 steps right, no p" in said
     assert "acc is not multiplied by exp(old maximum - new one)." in said and "got acc" in said
     assert "Fix step W.2 of warmups/warmups.py, then run python autograder.py --warmup" in said
     said = shown(text)
@@ -440,18 +511,18 @@ def test_an_update_keeps_what_is_written(tmp_path):
 
 
 def older(text: str) -> str:
-    """The warm-ups as they were before W.6."""
-    text = text.replace("W.3 to W.6", "W.3 to W.5")
-    text = re.sub(r"\n\n# -+ W\.6 .*?(?=\n\nif __name__)", "", text, flags=re.DOTALL)
-    return "".join(row for row in text.splitlines(keepends=True) if "W.6" not in row)
+    """The warm-ups as they were before W.7."""
+    text = text.replace("W.3 to W.7", "W.3 to W.6")
+    text = re.sub(r"\n\n# -+ W\.7 .*?(?=\n\nif __name__)", "", text, flags=re.DOTALL)
+    return "".join(row for row in text.splitlines(keepends=True) if "W.7" not in row)
 
 
 def test_an_exercise_that_an_older_file_lacks_is_not_missed(tmp_path):
     (tmp_path / warmups.FOLDER).mkdir()
     (tmp_path / warmups.FOLDER / warmups.NAME).write_text(older(SOLVED))
     code, said = graded(tmp_path)
-    assert code == 0 and "Warm-ups: 5 of 5 right (not in this file: W.6)" in said
-    assert warmups.grade(Options(tmp_path, "cpu", 7, 60.0), Reporter(io.StringIO()), "W.6") == 1
+    assert code == 0 and "Warm-ups: 6 of 6 right (not in this file: W.7)" in said
+    assert warmups.grade(Options(tmp_path, "cpu", 7, 60.0), Reporter(io.StringIO()), "W.7") == 1
 
 
 @pytest.mark.parametrize("elsewhere", ["", "print(x); "])
@@ -472,10 +543,10 @@ def test_an_update_adds_exercises_to_a_file_that_is_begun(tmp_path, capsys, else
     if elsewhere:
         assert text == begun and "stays as it is" in said
         return
-    assert text == blank(SOLVED, "W.6") and "what you wrote is in it" in said
+    assert text == blank(SOLVED, "W.7") and "what you wrote is in it" in said
     assert (flash / starter.REPLACED / starter.WARM_UPS).read_text() == begun
     assert starter.main([str(flash), "--check"]) == 0
-    assert f"{starter.WARM_UPS} yours: 5 of 6 steps filled\n" in capsys.readouterr().out
+    assert f"{starter.WARM_UPS} yours: 6 of 7 steps filled\n" in capsys.readouterr().out
 
 
 def test_an_assignment_without_problem_1_has_none(tmp_path):
@@ -510,14 +581,14 @@ def test_one_exercise_is_asked_by_step(capsys):
     done = grader("--step", "W.2")
     assert done.returncode == 0 and "Warm-ups: 1 of 1 right" in done.stdout, done.stderr
     assert "W.1" not in done.stdout
-    assert cli.main("autograder.py", ["--step", "W.7"]) == 2
-    assert "want a step of problem 1 to 7, or W.1 to W.6; got W.7" in capsys.readouterr().err
+    assert cli.main("autograder.py", ["--step", "W.8"]) == 2
+    assert "want a step of problem 1 to 7, or W.1 to W.7; got W.8" in capsys.readouterr().err
 
 
 @pytest.mark.interpreter
 def test_the_command_asks_them_all():
     done = grader("--warmup")
-    assert done.returncode == 0 and "Warm-ups: 6 of 6 right" in done.stdout, done.stderr
+    assert done.returncode == 0 and "Warm-ups: 7 of 7 right" in done.stdout, done.stderr
 
 
 @pytest.mark.interpreter

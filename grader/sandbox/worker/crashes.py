@@ -54,6 +54,13 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "shapes-do-not-broadcast",
      "addresses, mask and values need the same shape: build them from the same offsets, as in "
      "pointer + offs"),
+    (r"incorrect number of gradients|gradient different than None", "gradient-missing", "return "
+     "one gradient for each argument of forward after ctx, in their order, and None for what is "
+     "no tensor"),
+    (r"'\w+Backward' object has no attribute", "name-not-defined", "what backward reads of ctx, "
+     "forward must have put there: ctx.scale = scale"),
+    (r"not enough values to unpack \(expected \d, got 0\)", "input-refused", "if these are "
+     "ctx.saved_tensors, forward must call ctx.save_for_backward first"),
     (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
      "one shape and dtype through a loop: give it those before the loop"),
     (r"arange's arguments must be of type tl.constexpr", "not-constexpr", "write start + "

@@ -96,6 +96,7 @@ def _run(worker, request: dict, text: str) -> list[dict]:
         namespace = {"triton": triton, "tl": tl} | namespace
     namespace["_leave"] = lambda names: left.append(
         {name: names[name] for name in request["asked"] if name in names})
+    namespace["_differentiated"] = _differentiated
     exec(compile(text, worker.path, "exec"), namespace)
     function = namespace["step"]
     if request["kernel"]:
@@ -162,7 +163,8 @@ def _made(value, memory: Memory):
     if "torch" in value:
         whole = torch.from_numpy(unpack_array(value["torch"]).copy())
         if 0 in value["strides"]:
-            return whole.flatten()[:1].expand(whole.shape)
+            return whole[tuple(slice(1 if stride == 0 else None) for stride in value["strides"])
+                         ].expand(whole.shape)
         return torch.empty_strided(whole.shape, value["strides"], dtype=whole.dtype).copy_(whole)
     if "pointer" in value:
         name, at = value["pointer"], value["at"]
@@ -197,10 +199,9 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
     """The fake that replaces a function of the file.
 
     kind: the names of the arguments that it returns, changed differently at every call; or "store",
-    which stores a tile's rows as _store() does; or "dx" or "dw", a kernel of stage 2 to be
-    launched.
+    which stores a tile's rows as _store() does; or one of WANTED, a kernel to be launched.
     """
-    if kind in ("dx", "dw"):
+    if isinstance(kind, str) and kind in WANTED:
         return _Launched(name, original.fn, kind, calls)
     signature = inspect.signature(getattr(original, "fn", original))
     known: dict[int, tuple] = {}  # values told before, which no kernel can change
@@ -276,8 +277,31 @@ def _bound(name: str, signature: inspect.Signature, args, kwargs) -> inspect.Bou
                         "call with this list, from left to right") from None
 
 
+WANTED = {  # a kernel of step 2.6 or W.7 -> how many programs it needs
+    "dx": lambda given: _cdiv(given.M, given.BLOCK_M) * _cdiv(given.N, given.BLOCK_N),
+    "dw": lambda given: _cdiv(given.N, given.BLOCK_N),
+    "softmax": lambda given: _cdiv(given.M, given.BLOCK_M),
+    "softmax backward": lambda given: _cdiv(given.M, given.BLOCK_M),
+}
+
+
+def _differentiated(function, x, dy, *more) -> dict:
+    """-> y and dx of the autograd.Function for x, more and the upstream gradient dy."""
+    y = function.apply(x.requires_grad_(), *more)
+    if y is None:
+        return {"y": None, "dx": None}
+    # Not torch.autograd.grad, whose checks import sympy.
+    dx, = torch.autograd.Variable._execution_engine.run_backward(
+        (y,), (dy,), False, False, (x,), allow_unreachable=True, accumulate_grad=False)
+    return {"y": y, "dx": dx}
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 class _Launched:
-    """A right kernel of stage 2's backward, in PyTorch; its launch is as strict as Triton's."""
+    """A right kernel of WANTED, in PyTorch; its launch is as strict as Triton's."""
 
     def __init__(self, name: str, function, kind: str, calls: list[dict]):
         self.name, self.signature, self.kind = name, inspect.signature(function), kind
@@ -306,14 +330,21 @@ class _Launched:
         """Record the launch.
 
         Raises:
-            Misused: the grid is too short, or strides do not belong to their tensors.
+            Misused: the grid is too short, a side of a tile does not fit, or strides do not belong
+                to their tensors.
         """
-        wanted = -(-given.N // given.BLOCK_N)
-        if self.kind == "dx":
-            wanted *= -(-given.M // given.BLOCK_M)
+        for name, handed in vars(given).items():
+            if name.startswith("BLOCK_") and (handed < 1 or handed & (handed - 1)):
+                raise Misused("handed-wrongly", f"{self.name} is handed {name}={handed}: the side "
+                              "of a tile must be a power of two, and triton.next_power_of_2(n) is "
+                              "the first one from n on")
+        if self.kind.startswith("softmax"):
+            self.check_rows(given)
+        wanted = WANTED[self.kind](given)
         if programs[0] < wanted or max(programs[1:], default=1) > 1:
             raise Misused("handed-wrongly", f"{self.name} is launched on {programs} programs, "
-                          f"want ({wanted},): they are numbered along one axis")
+                          f"want ({wanted},): they are numbered along one axis"
+                          + ", and triton.cdiv rounds up" * (programs == (wanted - 1,)))
         for name, handed in vars(given).items():
             if not name.startswith("stride_"):
                 continue
@@ -324,7 +355,26 @@ class _Launched:
                               f"that axis {name[len('stride_'):-1]} has the stride "
                               f"{tensor.stride(axis)}")
         self.calls.append({"function": self.name, "arguments": {
-            "programs": programs[0], "wanted": wanted}})
+            "programs": programs[0], "wanted": wanted, "BLOCK_M": given.BLOCK_M}})
+
+    def check_rows(self, given: SimpleNamespace) -> None:
+        """As check(), of W.7's kernels."""
+        into, of = ("y", "x") if self.kind == "softmax" else ("dx", "dy")
+        shape, target = tuple(getattr(given, f"{of}_ptr").shape), getattr(given, f"{into}_ptr")
+        if shape != (given.M, given.N):
+            raise Misused("handed-wrongly", f"{self.name} is handed M={given.M}, N={given.N}, and "
+                          f"{of} has the shape {shape}")
+        if given.BLOCK_N < given.N:
+            raise Misused("handed-wrongly", f"{self.name} is handed BLOCK_N={given.BLOCK_N}, and a "
+                          f"row of N={given.N} numbers must fit into a tile")
+        if target.shape != shape:
+            raise Misused("handed-wrongly", f"{self.name} is handed {into} of the shape "
+                          f"{tuple(target.shape)}, want {shape}")
+        if not target.is_contiguous():
+            raise Misused("handed-wrongly", f"{self.name} is handed {into} with the strides "
+                          f"{target.stride()}, and stores as if it were contiguous: "
+                          "torch.empty_like(x) keeps the strides of x, torch.empty(M, N, ...) does "
+                          "not")
 
     def run(self, given: SimpleNamespace) -> None:
         M, N = given.M, given.N
@@ -339,6 +389,14 @@ class _Launched:
                     f"of shape {tuple(tensor.shape)}, in which {list(size)} numbers do not fit: "
                     "compare the call with its arguments, from left to right") from None
 
+        if self.kind == "softmax":
+            x = part("x", (M, N), (given.stride_xm, given.stride_xn))
+            given.y_ptr.copy_(torch.softmax(given.scale * x, dim=1))
+            return
+        if self.kind == "softmax backward":
+            dy, y = part("dy", (M, N), (given.stride_dym, given.stride_dyn)), given.y_ptr
+            given.dx_ptr.copy_(given.scale * y * (dy - (y * dy).sum(dim=1, keepdim=True)))
+            return
         dy = part("dy", (M,), (given.stride_dym,)).double()
         if self.kind == "dw":
             x = part("x", (M, N), (given.stride_xm, given.stride_xn))

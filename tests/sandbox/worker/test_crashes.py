@@ -125,6 +125,11 @@ def test_an_error_that_is_not_about_tiles_gets_no_advice_about_them(tmp_path, so
     (RuntimeError("unsupported AST node type: Continue"), "when it was called",
      "does-not-compile"),
     (ImportError("__import__ not found"), "when it was called", "does-not-compile"),
+    (RuntimeError("function FBackward returned an incorrect number of gradients (expected 2, got "
+                  "1)"), "when it was called", "gradient-missing"),
+    (RuntimeError("function FBackward returned a gradient different than None at position 2, but "
+                  "the corresponding forward input was not a Variable"), "when it was called",
+     "gradient-missing"),
 ])
 def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, error, where, id):
     path = tmp_path / "problem_3.py"
