@@ -446,10 +446,13 @@ class _Grading:
         """The stages asked for that have the case named by --case."""
         from grader.course import contract
         from grader.course.case_table import listed
+        from grader.judge import claims
 
         def names(stage) -> list[str]:
             cases = (*listed(stage.number, options.device, options.bfloat16), *options.own)
-            return [case.name for case in cases if case.stage == stage.number]
+            own = [case for case in cases if case.stage == stage.number]
+            return [case.name for case in own] + [
+                claims.unpromised(case).name for case in own if case.course]
 
         found = [stage for stage in self.stages
                  if options.case in names(stage) or contract.named(stage, options.case)]

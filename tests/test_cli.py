@@ -55,6 +55,13 @@ def graded(tmp_path, files: dict[str, str], *arguments, program="autograder.py",
     return done, json.loads(out.read_text("utf-8"))
 
 
+def test_a_case_of_what_is_promised_runs_again_by_the_name_reported(tmp_path):
+    name = "beyond/H2-N70-D32-float16-last"
+    _, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1", "--case", name, "--no-benchmark")
+    check, = data["stages"][0]["checks"]
+    assert (check["name"], check["outcome"]) == (name, "pass")
+
+
 @pytest.mark.parametrize("program", ["autograder.py", "autograder_optional.py"])
 def test_help_answers_without_importing_torch(program, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")

@@ -32,10 +32,11 @@ def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:
     listed = case_table.listed(stage.number, options.device, options.bfloat16)
     if not context.promises_all:
         context.claimed = claims.from_text(stage, context.file)
-        listed = [replace(case, group="beyond") if case.course else case for case in listed]
+        listed = [claims.unpromised(case) if case.course else case for case in listed]
     listed += [case for case in options.own if case.stage == stage.number]
     if options.case:
-        named = [case for case in listed if case.name == options.case]
+        named = [case for case in listed if options.case == case.name
+                 or case.course and options.case == claims.unpromised(case).name]
         return named or list(filter(None, [contract.named(stage, options.case)])), []
     groups = ("standard",) if options.quick else ("standard", "robust")
     decisive = [case for case in listed if case.group in groups]
