@@ -405,9 +405,10 @@ def misjoined_tiles(tree: ast.Module) -> tuple[int, str] | None:
         if not isinstance(function, ast.FunctionDef) or not any(
                 "jit" in _name(node) for one in function.decorator_list for node in ast.walk(one)):
             continue
-        tests = {inner for node in ast.walk(function) for test in _conditions(node)
+        inside = [node for statement in function.body for node in ast.walk(statement)]
+        tests = {inner for node in inside for test in _conditions(node)
                  for inner in ast.walk(test)}
-        for node in ast.walk(function):
+        for node in inside:  # what decorates a kernel joins Python's own values
             if node in tests or not isinstance(node, ast.BoolOp | ast.UnaryOp | ast.Compare) or all(
                     part.id.isupper() for part in ast.walk(node) if isinstance(part, ast.Name)):
                 continue  # the last: they are named like constants

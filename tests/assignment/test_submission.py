@@ -166,6 +166,12 @@ def test_tiles_joined_by_and_are_found(line, said):
     assert misjoined_tiles(ast.parse(source.replace("@triton.jit\n", ""))) is None
 
 
+def test_what_decorates_a_kernel_joins_no_tiles():
+    chosen = "@triton.heuristics({'EVEN': lambda a: a['N'] % a['T'] == 0 or a['D'] == a['T']})"
+    source = f"{chosen}\n@triton.jit\ndef kernel(p):\n    x = tl.load(p)\n"
+    assert misjoined_tiles(ast.parse(source)) is None
+
+
 def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):
     assert submission(tmp_path, BLANK_1).unreached == ("4.1",)
     moved = TWO_STEPS.replace("        offs += 2\n        offs *= 3\n", "        pass\n")
