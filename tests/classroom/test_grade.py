@@ -1,7 +1,9 @@
 """The program as an instructor runs it, with the autograder that students run."""
 
+import contextlib
 import csv
 import html
+import io
 import json
 import os
 import re
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from classroom import batch
+from classroom.__main__ import main
 from classroom.child import Child
 from grader.assignment.record import ROOT
 from tests.classroom.classes import AS, make, program
@@ -43,10 +46,13 @@ def start(submissions, out, *options, **settings) -> subprocess.Popen:
                             text=True, **settings)
 
 
-def run(*arguments) -> tuple[int, str]:
-    process = start(*arguments)
-    output = process.communicate(timeout=300)[0]
-    return process.returncode, output
+def run(submissions, out, *options) -> tuple[int, str]:
+    """In this process, which has torch; each file has an autograder of its own all the same."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(["grade", str(submissions), "--out", str(out), "--device", "cpu", "--stages",
+                     "2", *map(str, (*AS, *options))])
+    return code, said.getvalue()
 
 
 def table(out) -> dict[str, tuple[str, str]]:
@@ -91,37 +97,46 @@ def alone(tmp_path_factory) -> dict[str, tuple[str, float]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A folder with a class and out/, its results: folder, exit code, output."""
+    folder = tmp_path_factory.mktemp("graded")
+    overrides = folder / "overrides.csv"
+    overrides.write_text("student,stage,points,reason,note\nanna,2,9,see my mail,copied from ben\n")
+    looks = LOOKS.format(folders=[*map(str, (folder / "class", folder / "out", ROOT, overrides))])
+    make(folder / "class", {"right": {2: RIGHT}, "same": {2: RIGHT}, "other": {1: "x = 1"},
+                            "Otto Aber": {2: WRONG}, "zoe's": {2: WRONG}, "anna": {2: looks}})
+    return folder, *run(folder / "class", folder / "out", "--overrides", overrides)
+
+
 @pytest.mark.interpreter
-def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
-    make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG}, "same": {2: RIGHT},
-                              "other": {1: "x = 1"}})
-    code, output = run(tmp_path / "class", tmp_path / "out")
-    assert code == 3 and "No grade yet for 1 of 4 students: 1 refused" in output, output
-    assert table(tmp_path / "out") == {
-        **alone, "same": alone["right"], "other": ("refused", "")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+def test_a_class_gets_the_verdicts_that_each_file_gets_alone(graded, alone):
+    folder, code, output = graded
+    assert code == 3 and "No grade yet for 1 of 6 students: 1 refused" in output, output
+    assert table(folder / "out") == {
+        "right": alone["right"], "same": alone["right"], "Otto Aber": alone["wrong"],
+        "zoe's": alone["wrong"], "other": ("refused", ""), "anna": ("crashed", "9.0")}
+    assert {path.name for path in (folder / "out").iterdir()} == {
         "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
         "feedback.zip", ".lock", "class.toml", "audit", ".written"}
-    report = json.loads((tmp_path / "out/students/wrong.json").read_text())
+    report = json.loads((folder / "out/students/zoe%27s.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
 
 
 @pytest.mark.interpreter
-def test_of_two_equal_files_neither_record_names_the_other_student_or_a_folder(tmp_path):
-    make(tmp_path / "class", {"Otto Aber": {2: WRONG}, "zoe's": {2: WRONG}})
-    code, output = run(tmp_path / "class", tmp_path / "out")
-    assert code == 0, output
+def test_of_two_equal_files_neither_record_names_the_other_student_or_a_folder(graded):
+    folder, *_ = graded
     for key, other in (("Otto Aber", "zoe"), ("zoe%27s", "Otto")):
-        record = (tmp_path / f"out/students/{key}.json").read_text("utf-8")
+        record = (folder / f"out/students/{key}.json").read_text("utf-8")
         assert "again: python autograder.py --p2 --seed" in record
-        assert other not in record and str(tmp_path) not in record and str(ROOT) not in record
-    assert str(tmp_path) not in (tmp_path / "out/junit.xml").read_text("utf-8")
-    page = html.unescape((tmp_path / "out/summary.html").read_text("utf-8"))
-    commands = [line for line in page.splitlines() if "again: " in line]
-    assert len(commands) == 2
-    for command, key in zip(commands, ("Otto Aber", "zoe%27s"), strict=True):
-        words = shlex.split(command.partition("again: ")[2].partition("<")[0])
-        assert words[3:5] == ["--submission", str(tmp_path / "out/submissions" / key)]
+        assert other not in record and str(folder) not in record and str(ROOT) not in record
+    assert str(folder) not in (folder / "out/junit.xml").read_text("utf-8")
+    page = html.unescape((folder / "out/summary.html").read_text("utf-8"))
+    commands = [shlex.split(line.partition("again: ")[2].partition("<")[0])
+                for line in page.splitlines() if "again: " in line]
+    assert {command[3] for command in commands} == {"--submission"}
+    assert [command[4] for command in commands] == [
+        str(folder / "out/submissions" / key) for key in ("Otto Aber", "zoe%27s")]
 
 
 @pytest.mark.parametrize(("options", "says"), [
@@ -165,14 +180,16 @@ def test_a_python_below_root_is_named_with_its_target_before_torch_is_imported(
     assert done.returncode == 2 and "classroom.standing" in done.stderr
 
 
-def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
-    make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {}})
-    (tmp_path / "class/ben/problem2.py").write_text(RIGHT)
-    (tmp_path / "class/ben/problem2 final.py").write_text(WRONG)
-    (tmp_path / "class/dora.rar").write_text("Rar!")
+def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path, monkeypatch, capsys):
+    grade = program(monkeypatch, tmp_path)
+    make(tmp_path / "in", {"anna": {2: "wrong"}, "ben": {}})
+    (tmp_path / "in/ben/problem2.py").write_text(RIGHT)
+    (tmp_path / "in/ben/problem2 final.py").write_text(WRONG)
+    (tmp_path / "in/dora.rar").write_text("Rar!")
     (tmp_path / "roster.csv").write_text("Name;Login\nAnna;a1\nBen;b1\nCleo;c1\nDora;d1\n")
-    code, output = run(tmp_path / "class", tmp_path / "out", "--roster", tmp_path / "roster.csv")
-    assert code == 3 and "Ben: problem_2.py refused, it is there twice or more" in output
+    assert grade("--roster", tmp_path / "roster.csv") == 3
+    output = "".join(capsys.readouterr())
+    assert "Ben: problem_2.py refused, it is there twice or more" in output
     assert "2 could not be read, 1 graded, 1 handed in nothing" in output
     with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
         assert [(row["student"], row["login"], row["state"], row["p2"])
@@ -184,8 +201,7 @@ def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
 @LINUX
 @pytest.mark.interpreter
 def test_killed_and_started_again_it_goes_on_and_leaves_nothing(tmp_path, alone):
-    make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG},
-                              "renamed": {2: RIGHT + "\n# mine\n"}})
+    make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG}, "cleo": {2: "1 / 0"}})
     seen: set[int] = set()
     # It begins, a file's worker is there, a grade is.
     for moment in ("out/.lock", "grader-*", "out/graded/*"):
@@ -194,12 +210,12 @@ def test_killed_and_started_again_it_goes_on_and_leaves_nothing(tmp_path, alone)
         while not list(tmp_path.glob(moment)) and process.poll() is None:
             seen |= descendants(process.pid)
             time.sleep(0.05)
-        assert process.poll() is None
+        assert process.poll() is None, process.communicate()[0]
         process.kill()
         process.communicate()
     code, output = run(tmp_path / "class", tmp_path / "out")
     assert code == 0, output
-    assert table(tmp_path / "out") == {**alone, "renamed": alone["right"]}
+    assert table(tmp_path / "out") == {**alone, "cleo": ("crashed", "0.0")}
     assert not (tmp_path / "out" / ".working").exists()
     end = time.monotonic() + 20
     while (left := [pid for pid in seen if lives(pid)]) and time.monotonic() < end:
@@ -222,14 +238,9 @@ def test_interrupted_it_says_what_is_left_and_writes_every_table(tmp_path):
 
 
 @pytest.mark.interpreter
-def test_a_file_sees_neither_the_other_submissions_nor_the_results(tmp_path):
-    overrides = tmp_path / "overrides.csv"
-    folders = [str(tmp_path / "class"), str(tmp_path / "out"), str(ROOT), str(overrides)]
-    overrides.write_text("student,stage,points,reason,note\nanna,2,9,see my mail,copied from ben\n")
-    make(tmp_path / "class", {"anna": {2: LOOKS.format(folders=folders)}})
-    code, output = run(tmp_path / "class", tmp_path / "out", "--overrides", overrides)
-    assert code == 0, output
-    (stage,) = json.loads((tmp_path / "out/students/anna.json").read_text())["stages"]
+def test_a_file_sees_neither_the_other_submissions_nor_the_results(graded):
+    folder, *_ = graded
+    (stage,) = json.loads((folder / "out/students/anna.json").read_text())["stages"]
     if "files" not in stage["confined"]:
         pytest.skip("no Landlock here")
     assert "sees []" in stage["checks"][0]["message"]
