@@ -38,7 +38,7 @@ P = exp(S - lse) can be recomputed tile by tile instead of being stored.
 Backward.  With the incoming gradients do and dlse, and delta = rowsum(do * o):
 
     dv = P^T do                 dP = do v^T
-    dS = P * (dP - delta + dlse)        (P * x: elementwise, x a column)
+    dS = P * (dP - delta + dlse)        (* is elementwise; delta and dlse are columns)
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
 Raise S_k by a small e: P_k rises by e P_k, and through the denominator every P_j of

@@ -14,7 +14,7 @@ kernel below, _double_kernel, is complete and explained; read it before step 2.1
 Two things it does not show.  tl.sum(x, axis=1) adds up each row of a tile, axis=0
 each column: (BLOCK_M, BLOCK_N) -> (BLOCK_M,) or (BLOCK_N,).  And a mask is a tile of
 booleans: join two with &, and put each comparison in parentheses, (i < M) & (j < N).
-Python's `and` and `or` do not work: they need one truth value, and a tile has many.
+Do not use Python's `and` and `or`: without a GPU, `a and b` is just b.
 
 Forward     y[i]     = sum_j x[i, j] * w[j]
 Backward    dx[i, j] = dy[i] * w[j]
@@ -49,7 +49,7 @@ import triton
 import triton.language as tl
 
 # Tile shape.  Powers of two (tl.arange requires it); 16 * 128 float32 values are
-# 8 KiB, little enough for the registers, the memory where a program computes.
+# 8 KiB, small enough to fit in the registers, which hold what a program computes with.
 BLOCK_M = 16
 BLOCK_N = 128
 
@@ -95,7 +95,7 @@ def _fwd_kernel(
     offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     mask_m = offs_m < M
     # END SOLUTION 2.1
-    offs_m = offs_m.to(tl.int64)  # on a large x index * stride passes 2**31
+    offs_m = offs_m.to(tl.int64)  # for a large x, index * stride exceeds 2**31
 
     acc = tl.zeros([BLOCK_M], dtype=tl.float32)
     for start_n in range(0, N, BLOCK_N):
@@ -103,10 +103,11 @@ def _fwd_kernel(
         mask_n = offs_n < N
 
         # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
-        #   x: an address is base + index * stride on each axis.  [:, None] turns a vector into
-        #   a column, [None, :] into a row; together they give a tile of addresses.  Make its mask
-        #   from mask_m and mask_n in the same way, joined with &.  w: as x, with only one index.
-        #   Elements outside must be 0: other=0.0.  Without it Triton promises no value.
+        #   x: an address is the base plus index * stride for each axis.  [:, None] turns a vector
+        #   into a column, [None, :] into a row; together they give a tile of addresses.  Make its
+        #   mask from mask_m and mask_n in the same way, joined with &.  w: as x, with only one
+        #   index.  Elements outside must be 0: pass other=0.0.  Without it, their value is
+        #   undefined.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
         x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)

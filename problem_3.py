@@ -1,6 +1,6 @@
 """Problem 3 -- FlashAttention in Triton: without a mask.
 
-Problem 1 looped over the key tiles of one query tile in Python: a dozen PyTorch
+Problem 1 looped over the key tiles of one query tile in Python: about fifteen PyTorch
 operations per tile, and each of them read and wrote device memory.  One
 kernel does the whole loop: q, m_i, l_i and acc stay on the chip, and only k and v
 are read, tile by tile.
@@ -20,16 +20,16 @@ So scores are multiplied by scale * LOG2E in place of scale, and the softmax run
 base 2: m_i, too, is in base 2.  Only lse is stored as a natural logarithm.
 
 Any N is allowed, so the last query tile may reach past the end: its extra rows load
-as 0 and are never stored.  The last key tile may, too: its extra keys would get the
-score 0, not -inf, and must be masked.  All other key tiles need no mask, for loads or
-scores, and are faster without one; so the loop has two phases, told apart by two
-flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power of two.
+as 0 and are never stored.  The last key tile may reach past the end, too: its extra
+keys would get the score 0, not -inf, and must be masked.  All other key tiles need no
+mask, for loads or scores, and are faster without one; so the loop has two phases, told
+apart by two flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power of two.
 
     MASKED   the scores of this tile need the mask
     RAGGED   some rows of this tile may be past N - 1
 
-New in Triton.  tl.dot(a, b) is the product of two tiles, in one dtype, summed in float32
-over at least 16 terms: warm-ups W.5 and W.6 use it, and an online softmax, alone.
+New in Triton.  tl.dot(a, b) is the product of two tiles of the same dtype, summed in
+float32 over at least 16 terms.  Warm-up W.5 uses it on its own, and W.6 an online softmax.
 tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
 tl.maximum, tl.math.exp2 and tl.math.log2 work element by element; tl.max(x, axis=1)
 takes the maximum of each row.  One jit function may call another and get several
@@ -82,7 +82,7 @@ def _fwd_kernel(
     start_m = tl.program_id(0) % num_tiles * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 3.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, v_strides, b, h)
@@ -90,8 +90,9 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 3.2 -- Loop over the keys: all whole tiles, then the last tile if it is not whole.
-    #   whole: how many keys are in whole tiles.  A loop for these, an if for the last tile; each
-    #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, MASKED=...).
+    #   whole: how many keys are in whole tiles.  Write a loop for these and an if for the last
+    #   tile; in both, acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N,
+    #   MASKED=...).
     # BEGIN SOLUTION 3.2
     whole = N // BLOCK_N * BLOCK_N
     for start_n in range(0, whole, BLOCK_N):
@@ -168,7 +169,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
     #   tile (ROWS, BLOCK_D).  Element (i, j) is at ptr + i * stride_n + j * stride_d; its row of
     #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist: use 0.

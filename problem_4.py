@@ -53,7 +53,8 @@ def _fwd_kernel(
     #   Step 3.1 with a different start_m: the first program of a head takes its last query tile,
     #   the second one the tile before that, and so on.  Programs mostly start in the order of
     #   their numbers, and the last tile has the longest loop: if it came last, it would run alone
-    #   while the rest of the GPU waits.  This order is advice: the time shows it.
+    #   while the rest of the GPU waits.  This order is only a recommendation: it affects the time,
+    #   not the result.
     # BEGIN SOLUTION 4.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -61,7 +62,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 4.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, v_strides, b, h)
@@ -141,7 +142,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 4.7 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 4.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]

@@ -69,7 +69,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 6.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 6.2 -- Carried over: step 5.2, the key/value head that query head h reads.
@@ -92,8 +92,9 @@ def _fwd_kernel(
 
     # ====================================================================== new
     # Step 6.4 -- Loop over the keys in three phases: interior, left edge, diagonal.
-    #   As in step 4.2, with window_size after N.  Any order is right.  This one is advice,
-    #   for speed at D = 128: if the left edge comes first, the GPU's matrix units have to wait.
+    #   As in step 4.2, with window_size after N.  Any order is correct.  This one is recommended
+    #   because it is faster at D = 128: if the left edge comes first, the GPU's matrix units have
+    #   to wait.
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -169,7 +170,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 6.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 6.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]

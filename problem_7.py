@@ -20,7 +20,7 @@ W = 3, S = 1, six tokens (x: in the window, o: kept as a sink)
 
 Problem 6 had three kinds of key tiles; the sinks are a fourth:
 
-    sinks       those of the first S keys that come before `first`        masked
+    sinks       keys below min(S, first)                                  masked
     left edge   first ... inner - 1                                       masked
     interior    inner ... start_m - 1                                     no mask
     diagonal    start_m ...                                               masked
@@ -68,7 +68,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 7.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 7.2 -- Carried over: step 5.2, the key/value head that query head h reads.
@@ -168,7 +168,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 7.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 7.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]

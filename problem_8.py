@@ -41,7 +41,7 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
 Drawn with BLOCK_M = BLOCK_N.  If it is smaller, each key tile has several diag query tiles.
 
 New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" marks each.  The forward and dq
-call _keep, step 8.18: write it after 8.3.  There is a rest once dq is done.
+call _keep, step 8.18: write it after 8.3.  Once dq is done, you can pause and run it.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
@@ -85,7 +85,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 8.2 -- Carried over: step 5.2, the key/value head that query head h reads.
@@ -164,7 +164,7 @@ def _dq_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.7
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
@@ -213,7 +213,8 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
     # Step 8.11 -- P again, from the saved log-sum-exp.
     #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2), with s = q k^T.  In a
     #   MASKED tile it is 0 where keep is False.  No maximum is needed: every visible score
-    #   satisfies s * scale_log2e <= lse_log2.  A hidden one may not: its power may be infinite.
+    #   satisfies s * scale_log2e <= lse_log2.  A hidden score need not, and 2^(...) may then be
+    #   infinite.
     # BEGIN SOLUTION 8.11
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
@@ -230,8 +231,8 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
     return dq
 
 
-# A rest.  With 8.18 to 8.20, at the end of the kernels, dq is complete: run it now.  Where only q
-# needs a gradient _dkdv_kernel is not launched, so its blank steps do not matter:
+# A good place to stop.  Once 8.18 to 8.20 (after the kernels) are done, dq is complete: run it now.
+# Where only q needs a gradient, _dkdv_kernel is not launched, so its blank steps do not matter:
 #     TRITON_INTERPRET=1 python problem_8.py         the last row of dq, and what it should be
 #     python autograder_optional.py --p8 --case robust/H1-N193-D16-float32-falling-dq
 
@@ -257,7 +258,7 @@ def _dkdv_kernel(
     start_n = tl.program_id(0) % num_tiles * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
     # END SOLUTION 8.13
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, kv_head = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(kv_head, tl.int64)
     k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
@@ -279,8 +280,8 @@ def _dkdv_kernel(
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # ================================================================== new
         # Step 8.15 -- Loop over the queries of this head: full tiles, tail, diagonal.
-        #   One call per tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is advice, for speed:
-        #   the diagonal comes last.
+        #   One call per tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is recommended for
+        #   speed: the diagonal comes last.
         # BEGIN SOLUTION 8.15
         for start_m in range(inner, outer, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
@@ -353,7 +354,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 8.19 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 8.19
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
@@ -423,7 +424,7 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
     def backward(ctx, do):
         q, k, v, o, lse = ctx.saved_tensors
         (B, HQ, N), HKV = q.shape[:3], k.shape[1]
-        do = do.contiguous()  # as o is; o.sum() sends one number, expanded
+        do = do.contiguous()  # the kernels use o's strides for do; o.sum() sends an expanded scalar
         dq, dk, dv = (torch.empty(x.shape, device=q.device, dtype=q.dtype) for x in (q, k, v))
         delta, tiles = torch.empty_like(lse), _tiles(q)
         strides = q.stride(), k.stride(), v.stride(), o.stride()

@@ -91,7 +91,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 9.1
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 9.2 -- Carried over: step 5.2, the key/value head that query head h reads.
@@ -107,7 +107,7 @@ def _fwd_kernel(
         # ================================================================== new
         # Step 9.3 -- The softmax begins with the sink already counted.
         #   m_i and l_i (BLOCK_M,), as if one key with the score `sink` had been seen; acc stays 0.
-        #   m_i is in base 2, the logit is not.
+        #   m_i is in base 2; the logit is in base e.
         # BEGIN SOLUTION 9.3
         m_i = tl.zeros_like(m_i) + sink * LOG2E
         l_i = tl.zeros_like(l_i) + 1.0
@@ -192,7 +192,7 @@ def _dq_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 9.8
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
@@ -213,7 +213,7 @@ def _dq_kernel(
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         # ================================================================== new
         # Step 9.11 -- What my queries add to the gradient of their head's sink logit.
-        #   dsink: one number.  lse_log2 is in base 2, sink is not.  The backward adds up the
+        #   dsink: one number.  lse_log2 is in base 2; sink is in base e.  The backward adds up the
         #   numbers of all programs later, head by head.
         # BEGIN SOLUTION 9.11
         dsink = -tl.sum(tl.math.exp2(sink * LOG2E - lse_log2) * delta)
@@ -287,7 +287,7 @@ def _dkdv_kernel(
     start_n = tl.program_id(0) % num_tiles * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
     # END SOLUTION 9.15
-    # Offsets are made of these, and may pass 2**31.
+    # Offsets are computed from these and may exceed 2**31.
     bh, b, kv_head = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(kv_head, tl.int64)
     k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
@@ -366,8 +366,8 @@ def _borders(start_m, N, window_size, sink_size,
     """Where the loop over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
     # ====================================================================== new
     # Step 9.20 -- The borders of the loop over keys: those of steps 7.3, 7.4 and 8.3.
-    #   sink_end, first, inner; edge: the start of the one remaining tile, as BLOCK_M is BLOCK_N
-    #   here.  Without CAUSAL there are no sinks and no left edge.
+    #   sink_end, first, inner; edge: the start of the remaining tile (there is only one, because
+    #   BLOCK_M is BLOCK_N here).  Without CAUSAL there are no sinks and no left edge.
     # BEGIN SOLUTION 9.20
     sink_end, first, inner, edge = 0, 0, 0, N // BLOCK_N * BLOCK_N
     if CAUSAL:
@@ -406,7 +406,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
           RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
     # Step 9.22 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 9.22
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
@@ -477,7 +477,7 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
         q, k, v, sink_logits, o, lse = ctx.saved_tensors
         *numbers, is_causal = ctx.options
         (B, HQ, N), HKV = q.shape[:3], k.shape[1]
-        do = do.contiguous()  # as o is; o.sum() sends one number, expanded
+        do = do.contiguous()  # the kernels use o's strides for do; o.sum() sends an expanded scalar
         dq, dk, dv = (torch.empty(x.shape, device=q.device, dtype=q.dtype) for x in (q, k, v))
         delta, tiles, dsink = torch.empty_like(lse), _tiles(q), None
         strides = q.stride(), k.stride(), v.stride(), o.stride()
