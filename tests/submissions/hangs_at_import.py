@@ -1,2 +1,3 @@
-while True:
-    pass
+import time
+
+time.sleep(600)
