@@ -64,7 +64,8 @@ def test_output_and_gradients_match_float64_on_the_gpu(setting):
 
 
 # Turing takes tiles of 16 rows.  In the forward, a tile of queries may be as high as several tiles
-# of keys; without a mask every height goes with every other.
+# of keys; without a mask every height goes with every other.  Of 90 keys, tiles of 16 lie between
+# the sinks and the window, and the last full one ends elsewhere than with tiles of 64.
 @pytest.mark.parametrize(("number", "rows", "keys"), [
     *((number, 16, 16) for number in ATTENTION), (3, 32, 64),
     *((number, 32, 32) if number in BACKWARD else (number, 64, 32) for number in ATTENTION)])
@@ -73,7 +74,8 @@ def test_other_tiles_will_do(number, rows, keys, monkeypatch, device):
     tiles, heights = problem._tiles, {"BLOCK_M": rows, "BLOCK_N": keys}
     monkeypatch.setattr(problem, "_tiles", lambda q: tiles(q) | heights)
     worst = kernel_checks.error_over_limit(kernel_checks.Setting(
-        number, 150, 16, heads=(4, 2) if stage.shares_keys else (2, 2), causal=stage.is_causal,
+        number, 90 if rows == 16 else 150, 16, causal=stage.is_causal,
+        heads=(4, 2) if stage.shares_keys else (2, 2),
         window_size=20 if stage.windowed else None, sink_size=18 if stage.has_sinks else 0,
         sink_logits="sink_logits" in stage.keywords), device)
     assert max(worst.values()) <= 1, worst
