@@ -19,23 +19,24 @@ ROOT = Path(__file__).parent.parent
 
 RIGHT = '''
 import torch
+TILE = 256
 class FlashAttention2Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, is_causal=False):
         o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
-        for lo in range(0, q.shape[2], 64):
-            l, acc, m = 0.0, 0.0, torch.full_like(lse[:, :, lo:lo + 64, None], float("-inf"))
-            for n in range(0, min(lo + 64, k.shape[2]) if is_causal else k.shape[2], 64):
-                k_tile, v_tile = (x[:, :, n:n + 64].float() for x in (k, v))
-                s = q[:, :, lo:lo + 64].float() @ k_tile.mT * q.shape[-1] ** -0.5
+        for lo in range(0, q.shape[2], TILE):
+            l, acc, m = 0.0, 0.0, torch.full_like(lse[:, :, lo:lo + TILE, None], float("-inf"))
+            for n in range(0, min(lo + TILE, k.shape[2]) if is_causal else k.shape[2], TILE):
+                k_tile, v_tile = (x[:, :, n:n + TILE].float() for x in (k, v))
+                s = q[:, :, lo:lo + TILE].float() @ k_tile.mT * q.shape[-1] ** -0.5
                 if is_causal:
                     rows, keys = torch.arange(lo, lo + s.shape[2]), torch.arange(n, n + s.shape[3])
                     s = s.masked_fill(keys > rows[:, None], float("-inf"))
                 m_new = torch.maximum(m, s.amax(-1, keepdim=True))
                 p, alpha = torch.exp(s - m_new), torch.exp(m - m_new)
                 l, acc, m = l * alpha + p.sum(-1, keepdim=True), acc * alpha + p @ v_tile, m_new
-            o[:, :, lo:lo + 64] = (acc / l).to(o.dtype)
-            lse[:, :, lo:lo + 64] = (m + l.log())[..., 0]
+            o[:, :, lo:lo + TILE] = (acc / l).to(o.dtype)
+            lse[:, :, lo:lo + TILE] = (m + l.log())[..., 0]
         return o, lse
 '''
 
