@@ -116,8 +116,8 @@ BEST = "the fastest of cudnn, cudnn (frontend), fa4"
 @pytest.mark.parametrize("sentence, read, key", [
     ("1.45 times as fast as FlashAttention-2 (geometric mean of 7 workloads)",
      without_small_shapes, "stages against fa2"),
-    ("0.74 times as fast as cuDNN or FlashAttention-4, whichever is faster (12 workloads, slower on "
-     "all 12)",
+    ("0.74 times as fast as cuDNN or FlashAttention-4, whichever is faster (12 workloads, slower "
+     "on all 12)",
      without_small_shapes, f"stages against {BEST}"),
     ("tuned Triton reaches 0.88 times that speed (slower on 10)",
      without_small_shapes, f"sink_attn against {BEST}"),
