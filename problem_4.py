@@ -53,8 +53,7 @@ def _fwd_kernel(
     #   Step 3.1 with a different start_m: the first program of a head takes its last query tile,
     #   the second one the tile before that, and so on.  Programs mostly start in the order of
     #   their numbers, and the last tile has the longest loop: if it came last, it would run alone
-    #   while the rest of the GPU waits.  This order is only a recommendation: it affects the time,
-    #   not the result.
+    #   while the rest of the GPU waits.  This order is recommended: only the time depends on it.
     # BEGIN SOLUTION 4.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles

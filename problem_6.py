@@ -93,8 +93,7 @@ def _fwd_kernel(
     # ====================================================================== new
     # Step 6.4 -- Loop over the keys in three phases: interior, left edge, diagonal.
     #   As in step 4.2, with window_size after N.  Any order is correct.  This one is recommended
-    #   because it is faster at D = 128: if the left edge comes first, the GPU's matrix units have
-    #   to wait.
+    #   for speed at D = 128: if the left edge comes first, the GPU's matrix units have to wait.
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
