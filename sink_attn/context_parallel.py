@@ -32,6 +32,7 @@ up the ranks'.
 """
 
 import contextlib
+import functools
 import itertools
 
 import torch
@@ -104,10 +105,9 @@ def attention(
         gradient.
 
     Raises:
-        ValueError, TypeError: a rank's input breaks the contract of sink_attn.attention, or the
-        ranks differ in shapes, dtypes or options.  That is found at the first call of its kind,
-        by one exchange, and raised on every rank.  After that a rank that differs is waited for
-        until the group's timeout.
+        ValueError: a rank's input breaks the contract of sink_attn.attention, or the ranks differ
+        in shapes, dtypes or options.  One exchange at the first call of a kind finds that, and
+        every rank raises.  After that a rank that differs is waited for until the group's timeout.
     """
     group = group or dist.group.WORLD
     if deterministic is None:
@@ -118,12 +118,13 @@ def attention(
     N = q.shape[2] * group.size()
     if window_size is None or window_size >= N:
         window_size, sink_size = None, 0
-    options = window_size, min(sink_size, N), bool(deterministic), scale, True  # return_lse
+    merged = window_size is None and group.size() > 1  # by a natural lse
+    options = window_size, min(sink_size, N), bool(deterministic), scale, merged
     if group.size() == 1:
-        options = None, True, *options[:-1], False
+        options = None, True, *options
         kernels = entry.picked(q, k, None, *options)
         return entry.AttentionFunction.apply(q, k, v, sink_logits, None, *options, kernels)
-    function = _Ring if window_size is None else _Window
+    function = _Ring if merged else _Window
     return function.apply(q, k, v, sink_logits, group, *options)
 
 
@@ -140,21 +141,19 @@ def _agree(group, q, k, v, sink_logits, window_size, sink_size, softmax_scale, d
         window_size=window_size, sink_size=sink_size, softmax_scale=softmax_scale,
         deterministic=deterministic, gradients=gradients,
     )
-    fault, out = "", None
+    fault, out = None, None
     try:
         out = entry.checked(q, k, v, sink_logits, True, window_size, sink_size, softmax_scale)
         if q.shape[2] % 2:
             raise ValueError(f"want an even number of rows, two pieces; got {q.shape[2]}")
     except (ValueError, TypeError) as error:
-        fault = error
+        fault = str(error)
     calls, key = _AGREED.setdefault(group, set()), tuple(call.values())
     if key in calls:
         return out
     told = [None] * group.size()
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
-        dist.all_gather_object(told, (call, str(fault)), group=group)
-    if fault:
-        raise fault
+        dist.all_gather_object(told, (call, fault), group=group)
     for rank, (other, its_fault) in enumerate(told):
         if its_fault:
             raise ValueError(f"rank {rank}: {its_fault}")
@@ -168,7 +167,7 @@ def _agree(group, q, k, v, sink_logits, window_size, sink_size, softmax_scale, d
 
 
 def _attend(q, k, v, sink_logits, *options):
-    """Returns o, and lse as a natural logarithm."""
+    """Returns o and lse."""
     kernels = entry.picked(q, k, None, *options)
     return entry._forward(q, k, v, sink_logits, None, *options, kernels)
 
@@ -288,33 +287,63 @@ class _Ring(torch.autograd.Function):
 
 
 # ------------------------------------------------------------------ window
-def _move_halos(group, window, like, shape, give, home=False):
-    """Start to move the halos of all pieces from the ranks that hold them, or back home.
+def _plan_halos(group, C, window, again):
+    """Returns the moves of halos that this rank takes part in, in an order that all ranks share.
+
+    Each is (p, source, n, taker, giver): the last n rows of the earlier piece `source` belong to
+    the halo of piece p; taker and giver are the ranks of p and of source.
+    """
+    rank, size, plan = group.rank(), group.size(), []
+    for p in range(2 * size):
+        if again < C and p % size == 0:
+            continue  # nothing, or this rank's other piece, is before it
+        for i in range(1, min(p, -(-(window - 1) // C)) + 1):  # a long halo is in several pieces
+            taker, giver = (min(x, 2 * size - 1 - x) for x in (p, p - i))
+            if rank in (taker, giver):
+                plan.append((p, p - i, min(C, window - 1 - (i - 1) * C), taker, giver))
+    return plan
+
+
+def _move_halos(group, plan, like, shape, give, home=False):
+    """Start to move halos to their pieces, or their gradients home.
 
     Args:
         like, shape: a tensor of the rows' dtype and device; k's shape, (B, HKV, 2C, D).
-        give(p, source, n): the rows of piece p's halo that are the last n of piece `source`,
-            (2, B, HKV, n, D).
+        give(p, source, n): the rows to send, (2, B, HKV, n, D).
 
     Returns:
         {(p, source, n): rows} for what this rank receives, and a function that waits for them.
     """
-    rank, size, (B, HKV, N, D) = group.rank(), group.size(), shape
-    C, got, moves = N // 2, {}, []
-    for p in range(2 * size):
-        for i in range(1, min(p, -(-(window - 1) // C)) + 1):  # a long one is in several pieces
-            halo = p, p - i, min(C, window - 1 - (i - 1) * C)
-            taker, giver = (min(x, 2 * size - 1 - x) for x in halo[:2])
-            if home:
-                taker, giver = giver, taker
-            if rank not in (taker, giver):
-                continue
-            x = give(*halo).contiguous() if rank == giver else like.new_empty(2, B, HKV, halo[2], D)
-            if rank == taker:
-                got[halo] = x
-            if taker != giver:
-                moves.append((rank == giver, x, taker if rank == giver else giver))
+    rank, (B, HKV, _, D), got, moves = group.rank(), shape, {}, []
+    for *halo, taker, giver in plan:
+        if home:
+            taker, giver = giver, taker
+        x = give(*halo) if rank == giver else like.new_empty(2, B, HKV, halo[2], D)
+        if rank == taker:
+            got[tuple(halo)] = x
+        if taker != giver:
+            moves.append((rank == giver, x, taker if rank == giver else giver))
     return got, _exchange(moves, group)
+
+
+@functools.cache
+def _second_stream(device):
+    return torch.cuda.Stream(device, priority=-1)  # its few small programs go first
+
+
+@contextlib.contextmanager
+def _beside(x, wanted=True):
+    """Run what is inside on a second stream of x's GPU.  Call what this returns before its use.
+
+    Memory from inside is used again inside only, after all that the first stream did until then.
+    """
+    if not x.is_cuda or not wanted:
+        yield lambda: None
+        return
+    first, second = torch.cuda.current_stream(x.device), _second_stream(x.device)
+    second.wait_stream(first)
+    with torch.cuda.stream(second):
+        yield lambda: first.wait_stream(second)
 
 
 def _held_sinks(begin, C, sink_size):
@@ -322,9 +351,14 @@ def _held_sinks(begin, C, sink_size):
     return [(p, min(sink_size - p * C, C)) for p in begin if p * C < sink_size]
 
 
+def _join(xs, dim):
+    """torch.cat, which would copy a single tensor."""
+    return xs[0] if len(xs) == 1 else torch.cat(xs, dim)
+
+
 def _lower(xs, rows):
     """Put tensors one after the other in the batch, below this many rows of zeros."""
-    return torch.nn.functional.pad(torch.cat(xs), (0, 0, rows, 0))
+    return torch.nn.functional.pad(_join(xs, 0), (0, 0, rows, 0))
 
 
 class _Window(torch.autograd.Function):
@@ -339,45 +373,46 @@ class _Window(torch.autograd.Function):
         def kv(p, n, first=0):
             return torch.stack([x.narrow(2, begin[p] + first, n) for x in (k, v)])
 
-        got, wait = _move_halos(group, window, k, k.shape, lambda _, p, n: kv(p, n, C - n))
+        plan = _plan_halos(group, C, window, again)
+        got, wait = _move_halos(group, plan, k, k.shape, lambda _, p, n: kv(p, n, C - n))
         sinks = k.new_zeros(2, *k.shape[:2], sink_size, k.shape[3])
         for p, n in _held_sinks(begin, C, sink_size):
             sinks.narrow(3, p * C, n).copy_(kv(p, n))
         if sink_size:
             dist.all_reduce(sinks, group=group)
-        whole, saved, calls = (None,) * 5, [], []
-        if again < C:
-            o, lse = _attend(q, k, v, sink_logits, *options)
-            whole = q, k, v, o, lse
-        else:
-            o = q.new_empty(q.shape)
-        wait()
 
         def before(p):
             """Returns how many sink tokens, and how many other keys, go before piece p."""
             start = max(p * C - window + 1, 0)
             return min(sink_size, start), p * C - start
 
-        for (near, halo), alike in itertools.groupby(begin, before):
-            ps, skip = list(alike), near + halo
-            if again == 0 or again < C and skip == 0:
-                continue  # right already
-            halos = ([x for (to, *_), x in sorted(got.items()) if to == p] for p in ps)
-            keys = torch.cat([
-                torch.cat([sinks.narrow(3, 0, near), *parts, kv(p, again)], 3)
-                for p, parts in zip(ps, halos, strict=True)
-            ], 1)
-            queries = _lower([q.narrow(2, begin[p], again) for p in ps], skip)
-            o_again, lse_again = _attend(queries, *keys, sink_logits, *options)
+        whole, saved, calls = (None,) * 5, [], []
+        with _beside(q, again < C) as join:
+            wait()
+            again_in = [p for p in begin if again == C or again and p % group.size()]
+            for (near, halo), alike in itertools.groupby(again_in, before):
+                ps, skip = list(alike), near + halo
+                halos = ([x for (to, *_), x in sorted(got.items()) if to == p] for p in ps)
+                keys = _join([
+                    _join([sinks.narrow(3, 0, near)] * bool(near) + [*parts, kv(p, again)], 3)
+                    for p, parts in zip(ps, halos, strict=True)
+                ], 1)
+                queries = _lower([q.narrow(2, begin[p], again) for p in ps], skip)
+                saved += queries, keys, *_attend(queries, *keys, sink_logits, *options)
+                calls.append((ps, near, skip))
+        if again < C:
+            o, lse = _attend(q, k, v, sink_logits, *options)
+            whole = q, k, v, o, lse
+        else:
+            o = q.new_empty(q.shape)
+        join()
+        for (ps, _, skip), o_again in zip(calls, saved[2::4], strict=True):
             for p, x in zip(ps, o_again.chunk(len(ps)), strict=True):
                 o.narrow(2, begin[p], again).copy_(x[:, :, skip:])
                 if again < C:
                     lse.narrow(2, begin[p], again).fill_(torch.inf)
-            lse_again[:, :, :skip] = torch.inf
-            saved += queries, keys, o_again, lse_again
-            calls.append((ps, near, skip))
         ctx.save_for_backward(sink_logits, *whole, *saved)
-        ctx.group, ctx.options, ctx.shape = group, options, k.shape
+        ctx.group, ctx.options, ctx.shape, ctx.plan = group, options, k.shape, plan
         ctx.calls, ctx.begin, ctx.again = calls, begin, again
         return o
 
@@ -386,27 +421,28 @@ class _Window(torch.autograd.Function):
     def backward(ctx, do):
         sink_logits, q, k, v, o, lse, *saved = ctx.saved_tensors
         group, begin, again, (B, HKV, N, D) = ctx.group, ctx.begin, ctx.again, ctx.shape
-        C, window, sink_size, needs_sinks = N // 2, *ctx.options[2:4], ctx.needs_input_grad[3]
+        C, sink_size, needs_sinks = N // 2, ctx.options[3], ctx.needs_input_grad[3]
         dsinks = do.new_zeros(2, B, HKV, sink_size, D, dtype=torch.float32)
         parts, dlogits = {}, []
-        for i, (ps, near, skip) in enumerate(ctx.calls):
-            queries, keys, *outputs = saved[4 * i : 4 * i + 4]
-            do_again = _lower([do.narrow(2, begin[p], again) for p in ps], skip)
-            *grads, dlogit = _gradients(
-                queries, *keys, sink_logits, *outputs, do_again, needs_sinks, *ctx.options
-            )
-            dlogits.append(dlogit)
-            for p, *x in zip(ps, *(grad.chunk(len(ps)) for grad in grads), strict=True):
-                parts[p] = skip, *x
-                for total, part in zip(dsinks, x[1:], strict=True):
-                    total[:, :, :near] += part[:, :, :near]
 
         def give(p, source, n):
             skip, _, *dkv = parts[p]
             end = skip - (p - source - 1) * C
             return torch.stack([x[:, :, end - n : end] for x in dkv])
 
-        got, wait = _move_halos(group, window, do, ctx.shape, give, home=True)
+        with _beside(do, again < C) as join:
+            for i, (ps, near, skip) in enumerate(ctx.calls):
+                queries, keys, *outputs = saved[4 * i : 4 * i + 4]
+                do_again = _lower([do.narrow(2, begin[p], again) for p in ps], skip)
+                *grads, dlogit = _gradients(
+                    queries, *keys, sink_logits, *outputs, do_again, needs_sinks, *ctx.options
+                )
+                dlogits.append(dlogit)
+                for p, *x in zip(ps, *(grad.chunk(len(ps)) for grad in grads), strict=True):
+                    parts[p] = skip, *x
+                    if near:
+                        dsinks[:, :, :, :near] += torch.stack([y[:, :, :near] for y in x[1:]])
+            got, wait = _move_halos(group, ctx.plan, do, ctx.shape, give, home=True)
         if sink_size:
             dist.all_reduce(dsinks, group=group)
         if q is None:
@@ -417,6 +453,7 @@ class _Window(torch.autograd.Function):
                 q, k, v, sink_logits, o, lse, do, needs_sinks, *ctx.options
             )
             dlogits.append(dlogit)
+        join()
 
         def add(p, first, xs):
             for grad, x in zip(dkv, xs, strict=True):
@@ -430,5 +467,5 @@ class _Window(torch.autograd.Function):
             add(p, C - n, xs)
         for p, n in _held_sinks(begin, C, sink_size):
             add(p, 0, dsinks.narrow(3, p * C, n))
-        dlogits = sum(dlogits) if needs_sinks else None
+        dlogits = sum(dlogits[1:], dlogits[0]) if needs_sinks else None
         return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.options[1:])

@@ -1,4 +1,4 @@
-"""Four processes on the CPU that form groups of torch.distributed, over gloo."""
+"""Processes that form groups of torch.distributed: over gloo on the CPU, or one for each GPU."""
 
 import contextlib
 import multiprocessing
@@ -9,23 +9,24 @@ import torch.distributed as dist
 
 from grader.sandbox.kernels.interpreter_speedups import spare_repetition
 
-MOST = 4
 SECONDS = 120  # the longest that a test waits for an answer
 
 
-class Ranks:
-    """The processes.  They are forked from one that has imported torch and Triton."""
+ON_THE_CPU = dict(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo")
 
-    def __init__(self, folder):
-        context = multiprocessing.get_context("forkserver")
+
+class Ranks:
+    """The processes.  On the CPU they are forked from one that has imported torch and Triton."""
+
+    def __init__(self, folder, backend: str = "gloo", most: int = 4):
+        context = multiprocessing.get_context("forkserver" if backend == "gloo" else "spawn")
         context.set_forkserver_preload([__name__, "transformers", "sink_attn.context_parallel"])
         self.pipes, self.processes = [], []
-        for rank in range(MOST):
+        for rank in range(most):
             ours, theirs = context.Pipe()
-            with _environment(
-                TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"
-            ):
-                process = context.Process(target=_serve, args=(theirs, rank, f"{folder}/store"))
+            args = theirs, backend, rank, most, f"{folder}/store"
+            with _environment(**ON_THE_CPU if backend == "gloo" else {}):
+                process = context.Process(target=_serve, args=args)
                 process.start()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -56,11 +57,14 @@ def _environment(**values):
             os.environ[name] = value
 
 
-def _serve(pipe, rank, store):
-    torch.set_num_threads(1)
-    spare_repetition()
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=MOST)
-    groups = {size: dist.new_group(range(size)) for size in range(1, MOST + 1)}
+def _serve(pipe, backend, rank, most, store):
+    if backend == "gloo":
+        torch.set_num_threads(1)
+        spare_repetition()
+    else:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=most)
+    groups = {size: dist.new_group(range(size)) for size in range(1, most + 1)}
     while True:
         size, function, args, options = pipe.recv()
         try:

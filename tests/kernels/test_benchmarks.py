@@ -770,3 +770,19 @@ def test_the_shapes_of_picks_are_30_and_none_of_those_in_the_results():
 
     asked = [key(picks.works(shape)[0]) for shape in picks.SHAPES]
     assert len(set(asked)) == 30 and not set(asked) & {key(work) for work in [*TABLE, *SWEEP]}
+
+
+def test_split_sequences_are_checked_and_timed_on_every_rank(tmp_path, monkeypatch, device):
+    from benchmarks import context_parallel
+
+    small = context_parallel.Work((2, 1), 16)
+    monkeypatch.setattr(context_parallel, "CHECKED", [replace(small, window=5, sink_size=2)])
+    monkeypatch.setattr(context_parallel, "TIMED", [small])
+    monkeypatch.setattr(context_parallel, "ENOUGH_MS", 0.0)
+    file = tmp_path / "lines"
+    context_parallel.work(0, 1, tmp_path / "store", [20], file, torch.float32, checked=23)
+    head, checked, rows, alone, ours, torch_own = map(json.loads, file.read_text().splitlines())
+    assert head["gpus"] == 1 and checked["N"] == 23 and len(checked["errors"]) == 10
+    limit = 1e-5 if device == "cpu" else 4e-3  # a GPU multiplies in TF32
+    assert max(*checked["errors"].values(), *rows["errors"].values()) < limit
+    assert alone["ms"] > 0 and ours["ms"] > 0 and torch_own["who"] == "torch"
