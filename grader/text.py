@@ -12,6 +12,7 @@ import unicodedata
 _parsing = threading.Lock()
 UNPARSABLE = (SyntaxError, RecursionError, MemoryError)  # of syntax_tree()
 KEPT = 32 * 1024  # bytes kept of the start and of the end of what a submission prints
+NAMES = {"acc", "alpha", "delta", "dlse", "exp", "exp2", "lse"}  # in sentences on mistakes
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
 # What a line that is no Python looks like -> where it comes from, and what to do.
 STRANGERS = (
@@ -125,6 +126,13 @@ def brief(printed: str, filename: str) -> str:
 
     printed = re.sub(rf"(?<![^\s\"'(])[^\s\"'(]*/(?={re.escape(filename)}\b)", "", printed)
     return WARNING.sub(warning, printed)
+
+
+def sentence(words: str) -> str:
+    """The words as a sentence: with a capital letter, unless they begin with a name of the code."""
+    first = re.match(r"[\w.]*", words)[0]
+    is_name = len(first) < 3 and first not in ("a", "in", "no") or first in NAMES or "." in first
+    return (words if is_name else words[:1].upper() + words[1:]) + "."
 
 
 def ranges(numbers: list[int] | tuple[int, ...], at_most: int | None = None) -> str:

@@ -5,7 +5,7 @@ In the same way dV is linear in dO, and shows the weights of the backward, and d
 dS = P (dP - delta).  Each batch entry takes the next D keys, so one call is enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +15,7 @@ from grader.course.calls import TensorInput
 from grader.course.cases import Case
 from grader.course.inputs import Built, build
 from grader.diagnosis.describe import constant
+from grader.text import ranges
 
 SEEN = 1e-6  # a larger weight counts as given
 ALIKE = 0.05  # relative change of a weight that rounding may cause
@@ -30,9 +31,9 @@ class Matrix:
     """The weights of one query head, (N, keys) in float64: the right ones, and those found.
 
     tensor: where they were found, o, d_v or d_q; with_dq: dq is wrong, too; lse: (N, 1) or, in d_q,
-    (N, keys); every: those found of all query heads, (HQ, N, keys), in o; of(h, kv): scores and
-    right weights of query head h if it reads key/value head kv, in o; sinks: the sink logit of
-    every query head, or -inf.
+    (N, keys); every: those found of all query heads, (HQ, N, keys), in o, or in d_v those of this
+    query head in all key/value heads, (HKV, N, keys); of(h, kv): scores and right weights of query
+    head h if it reads key/value head kv, in o; sinks: the sink logit of every query head, or -inf.
     """
 
     case: Case
@@ -61,7 +62,8 @@ class Matrix:
     def place(self) -> str:
         """Where the weights are computed, in front of what is wrong with them."""
         return {"o": "", "d_v": "in the backward, " if self.with_dq else
-                "in the code of dk and dv, ", "d_q": "in the code of dq, "}[self.tensor]
+                "in the code that computes dk and dv, ",
+                "d_q": "in the code that computes dq, "}[self.tensor]
 
     @property
     def wrong(self) -> torch.Tensor:
@@ -134,8 +136,9 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
     if tensor == "o":
         every = torch.cat(list(got["o"]), -1)[..., :case.n_keys].double()
         found = every[head]
-    elif tensor == "d_v":  # (B, keys, D), entry b holds the queries from b D on
-        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N].double()
+    elif tensor == "d_v":  # (B, HKV, keys, D), entry b holds the queries from b D on
+        every = got["d_v"].permute(1, 0, 3, 2).flatten(1, 2)[:, :case.N].double()
+        found = every[kv]
     if tensor != "d_q":
         scores, lse, expected = scores[0], lse[0], expected[0]
     else:  # (B, queries, D), entry b holds the keys from b D on
@@ -151,6 +154,15 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int, tensor: str
         found = torch.where(unknown, expected, ds / shift)
     return Matrix(case, head, expected, found, keep, scores, lse, tuple(sinks.tolist()), tensor,
                   unknown=unknown, every=every, of=of)
+
+
+def others(matrix: Matrix) -> Iterator[Matrix]:
+    """The matrices of the other query heads of the same call, right or wrong, in o."""
+    group = matrix.case.HQ // matrix.case.HKV
+    for h in range(matrix.case.HQ) if matrix.tensor == "o" else ():
+        if h != matrix.head:
+            scores, expected = matrix.of(h, h // group)
+            yield replace(matrix, head=h, scores=scores, expected=expected, found=matrix.every[h])
 
 
 def _weights(scores: torch.Tensor, keep: torch.Tensor, sink: torch.Tensor
@@ -186,6 +198,8 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     """
     found, keep, N = matrix.found, matrix.keep, matrix.case.N
     where = f"{matrix.place}q".capitalize()
+    if matrix.tensor == "d_v" and not bool((found.abs() > SEEN).any()):
+        return _of_no_head(matrix)
     bad = ~torch.isfinite(found).all(1)
     if bool(bad.any()):
         return "effect-nan", (f"{where}uery {_first(bad)} has NaN weights; {int(bad.sum())} of {N} "
@@ -201,14 +215,24 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
         if bool(extra.any()):
             i, j = extra.nonzero()[0].tolist()
-            return "effect-extra-keys", (f"{where}uery {i} sees key {j}, which should be hidden; "
+            return "effect-extra-keys", (f"{where}uery {i} sees key {j}, which should be hidden"
                                          f"{_pattern(extra)}")
         if bool(missing.any()):
             i, j = missing.nonzero()[0].tolist()
-            return "effect-missing-keys", (f"{where}uery {i} should see key {j} but does not; "
-                                           f"{_pattern(missing)}")
+            return "effect-missing-keys", (f"{where}uery {i} should see key {j} but does not"
+                                           f"{_pattern(missing, _window(matrix, given, missing))}")
         return _sums(matrix)
     return _proportions(matrix, given, over, where)
+
+
+def _of_no_head(matrix: Matrix) -> tuple[str, str]:
+    """The finding if the query head has no part in the gradient of its key/value head."""
+    group = matrix.case.HQ // matrix.case.HKV
+    at = [kv for kv, found in enumerate(matrix.every) if bool((found.abs() > SEEN).any())]
+    instead = f"; it has one in that of key/value head {ranges(at)}" * bool(at)
+    return "effect-head-left-out", (
+        f"{matrix.place}query head {matrix.head} has no part in v.grad of key/value head "
+        f"{matrix.head // group}{instead}.").replace("in the", "In the", 1)
 
 
 def _by_size(matrix: Matrix, missing: torch.Tensor) -> bool:
@@ -264,8 +288,8 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     if bool(hidden.any()):
         i, j = hidden.nonzero()[0].tolist()
         return "effect-hidden-weights", (
-            f"{where}uery {i} gives weight to key {j}, which should be hidden, and not the weight "
-            f"of its score{_constant_score(matrix, hidden, some)}; {_pattern(hidden)}")
+            f"{where}uery {i} gives weight to key {j}, which should be hidden, and that weight "
+            f"does not match its score{_constant_score(matrix, hidden, some)}{_pattern(hidden)}")
     off = (over.abs() > ALIKE) & some
     if not bool(off.any()):  # only a few large scores are left
         return "effect-too-sharp", "The weights are too sharp: only the largest scores keep any."
@@ -274,7 +298,7 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     if float(times.max() - times.min()) < ALIKE * float(times.max()):
         return "effect-weights", (
             f"{where}uery {i}'s weight for key {j} is {float(times.median()):.3g} times the right "
-            f"one, relative to its other keys; {_pattern(off)}")
+            f"one, relative to its other keys{_pattern(off)}")
     return "effect-weights", f"The weights are wrong from query {i} on."
 
 
@@ -292,24 +316,36 @@ def _first(rows: torch.Tensor) -> int:
     return int(rows.nonzero()[0])
 
 
-def _pattern(pairs: torch.Tensor) -> str:
-    """What the wrong pairs have in common."""
+def _window(matrix: Matrix, given: torch.Tensor, missing: torch.Tensor) -> str:
+    """The number of keys that every query sees, if the others are missing and should not be."""
+    ages = torch.arange(matrix.keep.shape[0])[:, None] - torch.arange(matrix.keep.shape[1])
+    W, seen = int(ages[missing].min()), (given & matrix.keep).any(1)
+    if matrix.case.sinks or not bool(seen.all()) or int(ages[given & matrix.keep].max()) != W - 1:
+        return ""
+    return f"as if there were a window of {W} keys"
+
+
+def _pattern(pairs: torch.Tensor, known: str = "") -> str:
+    """How many pairs are wrong, and what they have in common.  known: that, if it is known."""
     i, j = pairs.nonzero().unbind(1)
     count, ages = len(i), (i - j).unique()
-    text = f"{count} such pair{'s' * (count > 1)}"
     if count < 2:
-        return f"{text}."
-    if len(ages) == 1 and count > 1:
-        return f"{text}, always query - key = {int(ages)}."
-    if len(j.unique()) == 1 and count > 1:
-        return f"{text}, always key {int(j[0])}."
-    if len(i.unique()) == 1 and count > 1:
-        return f"{text}, all of query {int(i[0])}."
+        return ", in this pair alone."
+    text = f". This happens for {count} pairs"
+    if known:
+        return f"{text}, {known}."
+    if len(ages) == 1:
+        return f"{text}, always with query - key = {int(ages)}."
+    if len(j.unique()) == 1:
+        return f"{text}, always with key {int(j[0])}."
+    if len(i.unique()) == 1:
+        return f"{text}, all of them of query {int(i[0])}."
     for tile in (16, 32, 64):
         if bool((i // tile == j // tile).all()) and pairs.shape[0] > tile:
-            return f"{text}, all within tiles of {tile} on the diagonal."
+            return f"{text}, all of them in the {tile} x {tile} tiles on the diagonal."
     if bool((j > i).all()):
-        return f"{text}, all of them keys after the query."
+        return f"{text}, all of them with a key after the query."
     if int(j.max()) < 16 < pairs.shape[1]:
-        return f"{text}, all among the first {int(j.max()) + 1} keys."
-    return f"{text}, queries {int(i.min())}-{int(i.max())}, keys {int(j.min())}-{int(j.max())}."
+        return f"{text}, all of them with one of the first {int(j.max()) + 1} keys."
+    return (f"{text}, of queries {int(i.min())}-{int(i.max())} and keys {int(j.min())}-"
+            f"{int(j.max())}.")

@@ -7,18 +7,20 @@ from grader.course.stages import Stage
 KERNELS = {
     ("q",): ("k.grad and v.grad are right, so the saved lse and delta are too: the mistake "
              "is in the code that computes only dq.", ()),
-    ("k",): ("v.grad is right and comes from the same P in the same loop, so dS is "
-             "wrong (its delta or its dP), or what dS is multiplied by.",
+    ("k",): ("v.grad is right and comes from the same P in the same loop, so the mistake is in dS "
+             "(in dP or delta), in its product with q, or in how k.grad is scaled and stored.",
              ("dkdv products", "delta", "dkdv calls")),
-    ("v",): ("k.grad is right and comes from the same P in the same loop, so the "
-             "product of P and do is wrong, or its sum over a group.", ("dkdv products",)),
+    ("v",): ("k.grad is right and comes from the same P in the same loop, so the mistake is in the "
+             "product of P and do, in its sum over the query heads that share a key/value head, or "
+             "in how v.grad is stored.", ("dkdv products",)),
     ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
     ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong in both "
                  "kernels.", ("delta", "dq products", "dkdv products")),
-    ("q", "k", "v"): ("o is right and every gradient is wrong. They share the saved lse and the "
-                      "scale; or both kernels have the same mistake.", ("lse", "dq P", "dkdv P")),
+    ("q", "k", "v"): ("o is right, but every gradient is wrong. Look at what they share, the saved "
+                      "lse and the scale, or for one mistake made in both kernels.",
+                      ("lse", "dq P", "dkdv P")),
     ("sink_logits",): ("The other gradients are right, so lse and delta are too.", ("dsink",)),
 }
 ONE_P = {
@@ -28,8 +30,8 @@ ONE_P = {
     ("k", "v"): ("q.grad is right, so P and dS are too.", ("dkdv products",)),
     ("q", "k"): ("v.grad is right, so P is too: dS is wrong.",
                  ("delta", "dq products")),
-    ("q", "k", "v"): ("o and lse are right and every gradient is wrong: so is P, or every product "
-                      "with it.", ("dq P", "dq products")),
+    ("q", "k", "v"): ("o and lse are right, but every gradient is wrong: either P is wrong, or "
+                      "every product with it is.", ("dq P", "dq products")),
 }
 GIVEN = ("o is right. Unless you changed the given backward, lse is wrong, or the m and l that it "
          "is made from: the backward uses nothing else of yours.", ("lse", "loop"))

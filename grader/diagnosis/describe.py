@@ -14,6 +14,7 @@ import torch
 from grader.assignment.hints import look_at
 from grader.course.cases import Case
 from grader.course.correctness import Answer, Verdict, Wrong, how_far, row_errors
+from grader.course.inputs import Built
 from grader.course.stages import Stage
 from grader.diagnosis.deduce import deduce
 from grader.report.results import Check
@@ -26,15 +27,16 @@ TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 # What was seen -> what to look at, or "".  A hint must hold in every stage, and for every case in
 # which its pattern is seen.
 PATTERNS = {
-    "never-stored": "is every row computed, and stored where it belongs? The missing "
-                    "rows point to the wrong index.",
+    "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
+                    "tells you which index is wrong.",
     "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or from memory that was read but never "
-           "written: the grader fills fresh memory and that around the inputs with NaN.",
+           "written: the grader fills new tensors, and the memory around the inputs, with NaN.",
     "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "
                         "torch.empty(shape, ...) is contiguous.",
     "another-tensor": "compare the order of what is returned with the order of the inputs, and the "
                       "arguments of each call with the names that take them.",
-    "rounded": "which sum, weight or result is held in 16 bits?",
+    "an-input": "",
+    "rounded": "which product, sum, weight or result is kept in 16 bits?",
     "zero": "were the values added, and is what they were added to stored?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and "
                 "does that sum hold the weights of just the keys that it sees?",
@@ -45,7 +47,7 @@ PATTERNS = {
                        "key/value head 0, the next ones head 1, and so on.",
     "columns": "the other columns are right in every row: check the addresses along a row, and "
                "their mask.",
-    "tail": "the last tile is only partly filled: what masks its rows, and its keys?",
+    "tail": "what masks the rows of the last tile, and its keys?",
     "rows": "",
     "everywhere": "",
 }
@@ -68,12 +70,13 @@ class Finding:
         return self.what[-1] if len(self.what) > 1 else self.what[0]
 
 
-def said(check: Check, wrong: Wrong, case: Case, stage: Stage) -> Check:
-    """The check of a wrong answer, with what a look at that one answer tells."""
+def said(check: Check, wrong: Wrong, case: Case, stage: Stage, marked: bool = True) -> Check:
+    """The check of a wrong answer, with what a look at that one answer tells.  marked: as in
+    deduce()."""
     finding = locate(case, wrong.exact, wrong.name, wrong.x, wrong.verdict)
     if not finding.places:
-        finding = replace(finding, places=deduce(stage, wrong.times)[1])
-    return describe(check, finding, stage)
+        finding = replace(finding, places=deduce(stage, wrong.times, marked)[1])
+    return describe(check, finding, stage, marked=marked)
 
 
 def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verdict) -> Finding:
@@ -89,11 +92,15 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
         if places and len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
-            what += ("Only head 0 is written: is there a program for every head?",)
+            what += ("Only head 0 is written. Is there a program for every other head, and does it "
+                     "store that head's rows?",)
         elif places and case.course_stage.needs_triton:
             missing = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
-            what += tuple(filter(None, [_not_written(missing.nonzero().flatten().tolist(),
-                                                     len(missing))]))
+            lost = ~torch.isfinite(x).any(-1) if x.dim() > rows.dim() else bad
+            whole = lost.flatten(0, -2).any(0) if lost.dim() > 1 else lost
+            what += tuple(filter(None, [_not_written(
+                missing.nonzero().flatten().tolist(), len(missing),
+                (missing & ~whole).nonzero().flatten().tolist())]))
         return Finding(id, _where(bad, x, truth), what, places)
     bad = rows > verdict.row_limit
     if not bad.any():  # many small errors, and no large one
@@ -113,28 +120,37 @@ WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w
            "d_v": ("dkdv rows", "store")}
 
 
+ROUNDED_LSE = ("Every value of lse fits in 16 bits, so it was rounded to them, and the backward "
+               "uses it.")
 JUST_ROUNDED = 0.01  # a row nearer to the right one than this is not called a multiple of it
 ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
 
 
 def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
-             seen: tuple[str, ...] = (), advice: str = "", right: Collection[str] = ()) -> Check:
+             seen: tuple[str, ...] = (), advice: str = "", right: Collection[str] = (),
+             marked: bool = True, changed: str = "") -> Check:
     """The check of a wrong answer: where it is wrong, what was seen, and what to try.
 
     steps: to look at, where they are known; right: those that are right when run on their own;
-    seen, advice: of follow_up.py, from further cases.
+    seen, advice: of follow_up.py, from further cases; marked: as in deduce(); changed: "line 12",
+    where a given line that steps are run with was changed.
     """
     if not seen and (finding.places or not steps):  # otherwise those say more
         advice = PATTERNS[finding.id]
     steps, said = steps or stage.steps_of(finding.places), ""
-    if left := [step for step in steps if step not in right]:
+    if changed:
+        said = f"Look first at {changed}, a given line that you changed."
+    elif left := [step for step in steps if step not in right]:
         said = look_at(stage, *left)
     elif any("launch" in stage.steps.get(step, "") for step in steps):
         said = ("Each of these steps is right on its own, but the whole call is not: "
                 + look_at(stage, *steps))
     elif steps:
-        said = ("The steps that do this are right on their own: look outside the steps, at what "
-                "launches or calls them.")
+        said = ("The steps that compute this pass on their own, so look at the code around them: "
+                "what launches or calls them, and what happens to their results.")
+    if not marked:  # then it has no steps to look at
+        said = said.replace("look at step", "The course covers this in step").replace(
+            "; more: ", ". For a hint: ")
     numbers, *pattern = finding.what
     place = [finding.where, finding.worst]
     if seen:  # then that is the first thing to read
@@ -161,15 +177,22 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
     return "never-stored", f"Your code never wrote these elements{known}."
 
 
-def _not_written(rows: list[int], length: int) -> str:
-    """What is special about the rows that were never written, or "" """
+def _not_written(rows: list[int], length: int, partly: Sequence[int] = ()) -> str:
+    """What is special about the rows that were never written, or "".  partly: of which a part
+    was."""
+    if partly:
+        if rows[-1] != length - 1 or partly[-1] == rows[-1] or list(partly) != rows[:len(partly)]:
+            return ""
+        later = ranges([row for row in rows if row not in partly])
+        return (f"Rows {ranges(partly)} are written only in part, rows {later} not at all: the "
+                "grid has too few programs, or some of them write the same elements.")
     if rows == [length - 1]:
         return "It is the last row: a program is missing, or the store's mask ends a row early."
     for tile in TILES:
         whole = length // tile * tile
         if 0 < whole < length and rows == list(range(whole, length)):
-            return (f"They are the rows after the last whole tile of {tile}: a program is missing, "
-                    "or the mask of the store ends too early.")
+            return (f"They are the last {length - whole} rows: a program is missing, or the mask "
+                    "of the store ends too early.")
         if length > tile and rows == list(range(tile)):
             return f"They are the first {tile} rows: no program begins at row 0."
         if length > tile and rows == list(range(tile, length)):
@@ -193,13 +216,31 @@ def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
     return None
 
 
+def is_rounded(x: torch.Tensor | None, truth: torch.Tensor | None) -> bool:
+    """Whether all numbers of a tensor fit into 16 bits, though the right ones do not."""
+    if x is None or truth is None or x.numel() < 2:
+        return False
+    return any(bool((x.to(dtype).double() == x).all()) and
+               float((truth.to(dtype).double() == truth.float()).double().mean()) < 0.5
+               for dtype in (torch.float16, torch.bfloat16))
+
+
+def of_an_input(built: Built, name: str, x: torch.Tensor) -> Finding | None:
+    """The finding if a tensor is a copy of one that was passed."""
+    x = x.cpu().double()
+    for given, value in built.tensors.items():
+        if value.shape == x.shape and torch.equal(value.cpu().double(), x):
+            return Finding("an-input", "everywhere", (
+                f"{tensor_name(name)} is a copy of the input {given}.",))
+    return None
+
+
 def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | None:
     """The finding if all rows have errors as small as 16 bits make; other mistakes spare some rows,
     or spoil some far more."""
     even = float((rows > verdict.fro / 4).double().mean()) > 0.7  # by chance, 0.8
     if even and verdict.row < 8 * verdict.fro < 8 * max(ROUNDING, 2 * verdict.fro_limit):
-        return "rounded", ("An error this small in every row usually comes from rounding to 16 "
-                           "bits.")
+        return "rounded", "An error this small usually comes from rounding to 16 bits."
     return None
 
 
@@ -287,7 +328,8 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     for tile in TILES:
         start = length // tile * tile
         if 0 < start < length and first == start:
-            return "tail", f"Only the rows after the last whole tile of {tile} are wrong."
+            return "tail", (f"Only the rows from {start} on are wrong. With {tile} rows per tile "
+                            "they are the last tile, which is only partly filled.")
     if case.window is not None and case.window <= first <= case.window + 1 < length:
         return "rows", f"Rows are right until the window (W={case.window}) first hides a key."
     wrong = flat.nonzero().flatten()
@@ -324,15 +366,20 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
                 bad.flatten(1).any(1)
             if not bool(hit.all()):
                 wrong = hit.nonzero().flatten().tolist()
-                label = name.split("/")[len(wrong) > 1]
-                parts.append(f"{label} {ranges(wrong, 4)} of {hit.numel()}")
+                parts.append(_some(name, wrong, hit.numel()))
         text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, scattered"
     else:
-        text = f"entries {ranges(bad.nonzero().flatten().tolist(), 4)} of {bad.numel()}"
+        text = _some("row/rows" if truth.dim() == 2 else "element/elements",
+                     bad.nonzero().flatten().tolist(), bad.numel())
     columns = _columns(x, truth)
     if columns is not None:
-        text += f", columns {ranges(columns, 4)} of {truth.shape[-1]}"
+        text += f", {_some('column/columns', columns, truth.shape[-1])}"
     return text
+
+
+def _some(names: str, wrong: list[int], length: int) -> str:
+    """ "heads 2-3 (of 0-3)": no number of them, which could be taken for the last one's."""
+    return f"{names.split('/')[len(wrong) > 1]} {ranges(wrong, 4)} (of 0-{length - 1})"
 
 
 def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:

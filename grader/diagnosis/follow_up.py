@@ -4,8 +4,11 @@ The answers are data: they are compared, never trusted, and decide no verdict.
 """
 
 import contextlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import torch
 
 from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
@@ -14,18 +17,28 @@ from grader.course.stages import Stage
 from grader.course.trace import kept_in_16_bits
 from grader.diagnosis import attention_map, drawing, sums, suspects, wrong_gradients
 from grader.diagnosis.deduce import deduce
-from grader.diagnosis.describe import Finding, describe, locate
+from grader.diagnosis.describe import (
+    ROUNDED_LSE,
+    Finding,
+    describe,
+    is_rounded,
+    locate,
+    of_an_input,
+)
 from grader.diagnosis.isolating import Thing, in_words, isolate
 from grader.diagnosis.samples import Sample, Samples, general
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.report.results import Check, told
-from grader.text import either
+from grader.step_checks import mistakes
+from grader.text import either, sentence
 
 NOTHING = 1e-9  # a gradient this small counts as none
 # Where the maximum of a row may lie: near 0, far above it, far below it, later and later.
 FAMILIES = ("randn", "signs", "levels", "shift+", "shift-", "steep")
+OF_ANOTHER = ("another-tensor", "an-input")  # the values say what they are
 ROUNDED = 0.02  # an error of o this small may come from rounding
+CHANGED = re.compile(r"(line \d+), `.*`, is not as given")  # as blanks.py says it
 PROBE_SECONDS = 15.0  # for one more call of the submission
 
 
@@ -44,8 +57,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     if not sample.wrong:  # the first answer is right: another run, or other values, went wrong
         return check
     name = sample.wrong[0]
-    finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
-    known = bool(red or blank) or finding.id in ("stored-otherwise", "another-tensor")
+    finding = of_an_input(built, name, got[name]) or locate(
+        case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
+    known = bool(red or blank) or finding.id in ("stored-otherwise", *OF_ANOTHER)
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
@@ -70,7 +84,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         elif not known or options.show or options.plot:
             matrix = _matrix(samples)
             if matrix is not None and not known:
-                mistake = suspects.name(matrix, lambda: attention_map.longer(samples.ask, matrix))
+                mistake = suspects.name(
+                    matrix, lambda: attention_map.longer(samples.ask, matrix),
+                    lambda: _others(samples, sample, matrix))
                 if finding.id == "nan" and not mistake[0] and samples.plain_is_right():
                     others = [attention_map.read(
                         samples.ask, replace(matrix.case, family=family), matrix.head,
@@ -79,6 +95,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                 by_weights = bool(mistake[0])
             if not known and not by_weights:
                 mistake = wrong_gradients.name([*filter(None, samples.answers.values()), sample])
+    changed = next((line[1] for step in steps if step["light"] == "none" and (
+        line := CHANGED.match(step["text"]))), "")
     said, advice, steps = (), "", [step["id"] for step in red] or blank
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
@@ -86,8 +104,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     elif blank:  # the starter's raise is gone, and nothing stands in its place
         said = (f"step {either(blank)} is empty: nothing is written between its markers.",)
         diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
-    elif finding.id == "another-tensor":
-        diagnosis = {"id": "pattern-another-tensor", "kind": "pattern", "text": finding.seen}
+    elif finding.id in OF_ANOTHER:
+        diagnosis = {"id": f"pattern-{finding.id}", "kind": "pattern", "text": finding.seen}
     else:
         plain = samples.answers.get(replace(general(case), grads=()))
         finding, said, advice, diagnosis = _seen(
@@ -99,10 +117,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             said += ("Another call timed out, so less is known about the mistake.",)
     steps = steps or stage.steps_of(finding.places)
     diagnosis["step"] = marked and either([step for step in steps if step not in right]) or None
-    check = describe(check, finding, stage, steps, seen=said, advice=advice, right=right)
-    if not marked:  # then it has no steps to look at
-        check = replace(check, look_at=check.look_at.replace(
-            "look at step", "the course has this in step"))
+    check = describe(check, finding, stage, steps, seen=said, advice=advice, right=right,
+                     marked=marked, changed=changed)
     picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
         drawing.plot(matrix, options.plot)
@@ -141,6 +157,9 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.got if name.startswith("d_")):
         deduced, places = deduce(stage, sample.times, marked)
+        if sample.built.case.dtype != torch.float32 and len(places) > 1 and is_rounded(
+                sample.got.get("lse"), sample.exact.truth.get("lse")):
+            deduced, places = ROUNDED_LSE, ("lse",)
         finding = replace(finding, places=places)
     if finding.places:  # the place says more than a hint
         advice = ""
@@ -148,9 +167,8 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     id, words, rule = mistake
     if id:
         record = {"id": id, "kind": "seen", "text": words}
-        proof = (f"In a small case ({matrix.label}), this mistake reproduces every attention "
-                 "weight exactly. --show draws them.",) if seen and by_weights else ()
-        said = (f"{words}.", *proof, *[f"the rule: {rule}."] * bool(rule))
+        said = (*(_proved(id, words, rule, matrix) if seen and by_weights else
+                  (sentence(words),)), *[sentence(f"the rule: {rule}")] * bool(rule))
         advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
         said = ("With the same q and k in every batch entry, and the same v in every head, o is "
@@ -158,15 +176,42 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     elif seen and finding.id not in ("zero", "multiple-of-all"):
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
-        said = (f"{small} --show draws it.", *said)
+        said = (f"{small} Add --show to see it drawn.", *said)
+        if finding.id == "tail":  # the weights say more of those rows
+            finding = replace(finding, what=finding.what[:1])
     if len(things) == 1 and not id:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
     for case, error in failures:  # a timeout says little about a mistake
         if error.id and error.outcome != "timeout" and not id:
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
-            said = (*said, f"In another case, {case.label}: {error.sentence}")
+            there = error.located(stage.filename).replace("\n", "; ")
+            said = (*said, f"In another case ({case.label}): {there}")
             break
     return finding, (*said, *[deduced] * bool(deduced)), advice, record
+
+
+def _proved(id: str, words: str, rule: str, matrix: attention_map.Matrix) -> tuple[str, str]:
+    """The mistake, and what shows that it is this one."""
+    whose = "the weights of your backward" if matrix.backward else "your attention weights"
+    if mistakes.plain(id) in suspects.OF_THE_CASE:
+        return (f"In a small case ({matrix.label}), {words}.", "The grader made this mistake on "
+                f"purpose in that case and got exactly {whose}. Add --show to see them drawn.")
+    which = "this mistake" if rule else "each of these mistakes"
+    return sentence(words), (
+        f"The grader made {which} on purpose in a small case ({matrix.label}) and got exactly "
+        f"{whose}. Add --show to see them drawn.")
+
+
+def _others(samples: Samples, sample: Sample, matrix: attention_map.Matrix
+            ) -> Iterator[attention_map.Matrix]:
+    """The matrices of other query heads; of a backward, which shows one head per call, that of the
+    head with the smallest error."""
+    yield from attention_map.others(matrix)
+    if matrix.backward and sample.built.case.HQ == matrix.case.HQ > 1 and "d_q" in sample.got:
+        head = _head(sample, "d_q", largest=False)
+        found = attention_map.read(samples.ask, matrix.case, head, matrix.tensor, matrix.case.N)
+        if head != matrix.head and found is not None:
+            yield found
 
 
 def _matrix(samples: Samples) -> attention_map.Matrix | None:
@@ -183,7 +228,7 @@ def _matrix(samples: Samples) -> attention_map.Matrix | None:
         case = sample.built.case
         has_dq = "d_q" in sample.wrong and not case.course_stage.backward_is_given
         for tensor in ("o",) if name[:2] != "d_" else ("d_v", *["d_q"] * has_dq):
-            found = attention_map.read(samples.ask, case, _worst_head(sample, name), tensor,
+            found = attention_map.read(samples.ask, case, _head(sample, name), tensor,
                                        longest)
             if found is not None and bool(found.wrong.any()):
                 return replace(found, with_dq="d_q" in sample.wrong)
@@ -191,12 +236,13 @@ def _matrix(samples: Samples) -> attention_map.Matrix | None:
     return matrix
 
 
-def _worst_head(sample: Sample, name: str) -> int:
-    """The query head with the largest error, to draw."""
+def _head(sample: Sample, name: str, largest: bool = True) -> int:
+    """The query head with the largest error, to draw, or with the smallest one."""
     x, truth = sample.got[name], sample.truth(name)
     error = (x - truth).abs().nan_to_num(nan=1e30, posinf=1e30)
     case = sample.built.case
     if error.dim() < 3:
         return 0
-    head = int(error.flatten(2).amax(2)[0].argmax())
+    errors = error.flatten(2).amax(2)[0]
+    head = int(errors.argmax() if largest else errors.argmin())
     return head if error.shape[1] == case.HQ else head * (case.HQ // case.HKV)

@@ -2,12 +2,12 @@
 
 The mistakes are those that step_checks/ knows by name: of a mask, a loop, a tile's online softmax,
 the scale, the heads.  Each is carried out on the scores of the call, with tiles of every size.  A
-name is said only where all weights of the call agree with it.
+name is said only where all weights of the call agree with it, in every query head.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import isqrt
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from grader.step_checks.examples import LOG2E
 from grader.step_checks.named import MASKS, SINK_LOGITS, UPDATES, Tile
 
 SIZES = (128, 64, 32, 16)  # of tiles
+LEAST = 1e-3  # smaller weights agree with many mistakes
+OF_THE_CASE = ("heads-read", "sinks-of", "window-of", "sink-logit-wrong")  # words with its numbers
 Visits = list[tuple[int, bool]]  # first key of every tile, and whether it is masked
 # Tiles that have code of their own, by their first query, their first key and MASKED.
 PARTS = {"in masked tiles": lambda start, at, masked: masked,
@@ -53,15 +55,19 @@ class Suspect(NamedTuple):
     end: Callable = lambda acc, l_i, m_i: acc / l_i[:, None]
 
 
-def name(matrix: Matrix, longer: Callable[[], Matrix | None]) -> tuple[str, str, str]:
+def name(matrix: Matrix, longer: Callable[[], Matrix | None],
+         others: Callable[[], Iterable[Matrix]] = tuple) -> tuple[str, str, str]:
     """-> the mistake that fits, as its id, in words, and the rule that it breaks; "" where none
-    fits or more than two do.  longer: a matrix with more tiles, to tell several apart."""
+    fits or more than two do.  longer: a matrix with more tiles, to tell several apart; others:
+    those of other query heads, right or wrong, which the mistake must give, too."""
     fits = fitting(matrix)
     more = longer() if len(_said(fits)) > 1 else None
     if more is not None:
         there = fitting(more, fits)
         fits = [one for one in fits if one in there]
     fits = [one for one in fits if not named.is_part(one[0])] or fits
+    if 0 < len(_said(fits)) <= 2:
+        fits = fitting(matrix, fits, others=others())
     id, words, rule = _in_words(fits)
     prefix = {"o": "", "d_v": "dkdv-", "d_q": "dq-"}[matrix.tensor]
     return (prefix + id, matrix.place + words, rule) if id else ("", "", "")
@@ -89,16 +95,22 @@ def _said(fits: list[tuple]) -> list[str]:
                               + named.words(*one)[0] for one in fits))
 
 
-def fitting(matrix: Matrix, only: list[tuple] | None = None, nan: bool = False) -> list[tuple]:
-    """The mistakes, of these or of all, that give the matrix with tiles of some size.  nan: it may
-    be right, or all NaN, which fits too many to tell alone."""
+def fitting(matrix: Matrix, only: list[tuple] | None = None, nan: bool = False,
+            others: Iterable[Matrix] = ()) -> list[tuple]:
+    """The mistakes, of these or of all, that give the matrix, and all others, with tiles of some
+    size.  nan: it may be right, or all NaN, which fits too many to tell alone."""
     call, found = Call(matrix), {}
-    if not nan and (not call.wrong or not np.isfinite(call.found).any()):
+    beside = [(other, [*other.suspects()]) for other in map(Call, others)]
+    if not nan and (not call.wrong or not (
+            np.isfinite(call.found) & (call.found > LEAST)).any()):
         return []
     suspects = [one for one in call.suspects() if only is None or one.mistake in only]
     for BM, BN in itertools.product(SIZES, SIZES):
         for one in suspects if max(BM, BN) < 2 * max(call.found.shape) else ():
-            if one.mistake not in found and call.fits(one, BM, BN):
+            if one.mistake not in found and call.fits(one, BM, BN) and (
+                    one.mistake[0] in OF_THE_CASE or all(any(
+                        own.mistake == one.mistake and other.fits(own, BM, BN) for own in its)
+                        for other, its in beside)):
                 found[one.mistake] = None
     named_ones = [one for one in found if one[0] not in ("window-of", "sinks-of")]  # say more
     return named_ones or list(found) or ([] if matrix.backward or nan else call.heads())

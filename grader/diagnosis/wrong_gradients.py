@@ -15,9 +15,11 @@ from grader.diagnosis.samples import Sample
 from grader.step_checks import mistakes
 from grader.step_checks.examples import LN2, LOG2E
 from grader.step_checks.named import statistics
+from grader.step_checks.rows import HEADS
 
 NEAR = {torch.float32: 1e-3}  # error of a gradient that agrees, relative to its norm
 COARSE = 0.02  # in 16 bits
+OF_HEAD = "here query head h reads key/value head "
 Gradients = dict[str, torch.Tensor]  # d_q, d_k, d_v; or lse
 
 
@@ -69,10 +71,10 @@ def wrong_output(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
         first = {name: x[:1].expand_as(x) for name, x in zip("qkv", (q, k, v), strict=True)}
         for names in ("q", "k", "v", "kv", "qkv"):
             yield "effect-batch-entry-0", (
-                f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} read from batch entry 0 "
-                "in every batch entry"), o(**{name: first[name] for name in names})
+                f"every batch entry reads {' and '.join(names)} from batch entry 0"), o(
+                **{name: first[name] for name in names})
     for name in "kv" if case.HKV > 1 else "":
-        yield "effect-head-0", f"{name} is read from head 0 in every head", o(
+        yield "effect-head-0", f"every query head reads {name} from key/value head 0", o(
             **{f"of_{name}": 0 * own})
         yield "effect-heads-of-one", (
             f"for {name} alone, query head h reads head h % HKV, and not h // (HQ // HKV)"), o(
@@ -104,7 +106,12 @@ def wrong_sink(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
 
 
 def wrong_lse(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
-    """Every mistake of lse: its id, nothing, and lse."""
+    """Every mistake of lse: its id, what is said of it, and lse."""
+    right = sample.truth("lse").double()
+    for axis, what in enumerate(("batch entry", "head")):
+        if right.shape[axis] > 1:
+            yield "effect-lse-of-another", f"every {what} has the lse of {what} 0", {
+                "lse": right.narrow(axis, 0, 1).expand_as(right)}
     s = scores(sample)[0]
     m = s.amax(-1)
     found = statistics(m.numpy(), torch.exp(s - m[..., None]).sum(-1).numpy())
@@ -161,8 +168,9 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
             *((("sink-share-constant", p, p * (dp - shift / p.sum(-1, keepdim=True))),)
               if case.sink_logits else ())):
         yield id, "", dq(other_ds) | dkdv(other_p, other_ds)
-        yield f"dq-{id}", "in the code of dq, ", dq(other_ds) | dkdv()
-        yield f"dkdv-{id}", "in the code of dk and dv, ", dq() | dkdv(other_p, other_ds)
+        yield f"dq-{id}", "in the code that computes dq, ", dq(other_ds) | dkdv()
+        yield f"dkdv-{id}", "in the code that computes dk and dv, ", dq() | dkdv(
+            other_p, other_ds)
     for times in (1.0, scale):
         yield "dq-from-p", "", dq(p, times) | dkdv()
         yield "dk-from-p", "", dq() | dkdv(ds=p, times=times)
@@ -178,9 +186,46 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
     yield "dk-unscaled", "", dq() | dkdv(times=1.0)
     yield "dk-from-do", "", dq() | dkdv(right=do)
     yield "dv-from-ds", "", dq() | dkdv(p=ds)
+    yield from _of_heads(sample, p, ds, shift)
     if group > 1:
         for head in (0, -1):
             yield "group-not-summed", "", dq() | dkdv(head=head)
         both = dkdv()
         for names in (("d_k",), ("d_v",), ("d_k", "d_v")):
             yield "group-averaged", "", dq() | both | {name: both[name] / group for name in names}
+
+
+def _of_heads(sample: Sample, p: torch.Tensor, ds: torch.Tensor, shift: torch.Tensor
+              ) -> Iterator[tuple[str, str, Gradients]]:
+    """As wrong(), of a backward that takes query heads for those of another key/value head: in all
+    of it, or only where dk or dv are summed.  p, ds, shift: the right ones."""
+    case, tensors = sample.built.case, sample.built.tensors
+    q, k, v = (tensors[name].double() for name in "qkv")
+    do, lse = sample.built.upstream.get("dout"), sample.truth("lse").double()[..., None]
+    do = torch.zeros_like(q) if do is None else do.double()
+    s, _, scale = scores(sample)
+    own = [h // (case.HQ // case.HKV) for h in range(case.HQ)]
+    told = [own]
+    for id, read in HEADS.items():
+        other = [read(h, case.HQ, case.HKV) for h in range(case.HQ)]
+        if other in told or max(other) >= case.HKV:
+            continue
+        told.append(other)
+
+        def summed(x, of):
+            empty = torch.zeros(case.B, case.HKV, *x.shape[2:], dtype=x.dtype)
+            return empty.index_add(1, torch.tensor(of), x)
+
+        def gradients(p, ds, keys=k[:, own], of_k=own, of_v=own):
+            return {"d_q": ds @ keys * scale, "d_k": summed(ds.mT @ q * scale, of_k),
+                    "d_v": summed(p.mT @ do, of_v)}
+
+        p_other = torch.exp(q @ k[:, other].mT * scale - lse).masked_fill(torch.isinf(s), 0.0)
+        ds_other = p_other * (do @ v[:, other].mT - shift)
+        yield id, "in the backward, ", gradients(p_other, ds_other, k[:, other], other, other)
+        head = mistakes.said(id).removeprefix(OF_HEAD)
+        for names, of_k, of_v in (("dk", other, own), ("dv", own, other),
+                                  ("dk and dv", other, other)) if head != mistakes.said(id) else ():
+            yield "effect-heads-summed", (
+                f"{names}: query head h is added to key/value head {head}, not to "
+                "h // (HQ // HKV)"), gradients(p, ds, of_k=of_k, of_v=of_v)

@@ -265,7 +265,7 @@ UPDATES = {
     "max-scaled-twice": dict(weight=lambda t, m: t.power(t.scaled - t.factor * m[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),
-    ("max-not-running", " of a tile's weights"): dict(
+    ("max-not-running", " subtracted from a tile's scores"): dict(
         new=lambda t, top: top, alpha=lambda t, m: np.ones_like(m)),
     ("max-not-running", " in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
     "max-of-the-first-tile": dict(new=lambda t, top: np.where(t.m_i == -np.inf, top, t.m_i)),

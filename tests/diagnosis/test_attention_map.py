@@ -57,7 +57,7 @@ def test_missing_keys_are_found():
         keep[1:, 0] = False
         return keep
     id, text = attention_map.describe(attention_map.read(ask(hidden), CASE, 0))
-    assert id == "effect-missing-keys" and "always key 0" in text
+    assert id == "effect-missing-keys" and "always with key 0" in text
 
 
 def weights(change):
@@ -85,11 +85,11 @@ def doubled(p, s):
     (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
      "gives weight to key 1, which should be hidden"),
     (lambda p, s: torch.softmax(s.clamp_min(-3), -1), "effect-hidden-weights",
-     "not the weight of its score: it is that of a score of -3; "),
+     "does not match its score: it is that of a score of -3. "),
     (lambda p, s: (s > -torch.inf).double() / (s > -torch.inf).sum(-1, keepdim=True),
      "effect-too-flat", "all keys that a query sees have the same weight"),
     (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
-    (doubled, "effect-weights", "all among the first 16 keys"),
+    (doubled, "effect-weights", "with one of the first 16 keys"),
     (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives weight to key"),
 ])
 def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said):
@@ -124,3 +124,24 @@ def test_what_is_drawn_has_more_than_one_tile_where_the_case_has(stage, tile):
     matrix = attention_map.read(ask(lambda keep: keep), case, 0)
     assert len(matrix.found) > tile
     assert f"mark tiles of {tile}." in " ".join(drawing.text(matrix))
+
+
+def test_missing_keys_that_only_a_window_would_hide_are_said_to_be_so():
+    def last_30(keep):
+        return keep & torch.ones_like(keep).triu(-29)
+    _, text = attention_map.describe(attention_map.read(ask(last_30), CASE, 0))
+    assert text.endswith(" pairs, as if there were a window of 30 keys.")
+
+
+def test_a_query_head_that_dv_of_its_head_lacks_is_said_to_be_left_out():
+    case = Case(5, "standard", 40, D=16, HQ=4, HKV=2, is_causal=True, grads=("q", "k", "v"))
+
+    def of_other_heads(built):  # query head h counts for head h % HKV
+        do, case = built.call.douts["o"].view().double(), built.case
+        dv = torch.stack([do[:, h::case.HKV].sum(1) for h in range(case.HKV)], 1)
+        return {"d_v": dv.float()}
+
+    matrix = attention_map.read(of_other_heads, case, 1, "d_v")
+    assert attention_map.describe(matrix) == ("effect-head-left-out", (
+        "In the code that computes dk and dv, query head 1 has no part in v.grad of key/value "
+        "head 0; it has one in that of key/value head 1."))

@@ -9,6 +9,7 @@ import torch
 
 from grader.course.cases import Case
 from grader.course.correctness import Answer
+from grader.course.inputs import build
 from grader.course.stages import STAGES
 from grader.diagnosis import describe
 from grader.diagnosis.isolating import NUMBERS, SURROUNDINGS, THINGS
@@ -45,12 +46,12 @@ def noisy(*where):
 
 def test_an_error_after_the_first_batch_entry_is_a_batch_error():
     finding = found(CASE, noisy(slice(1, None)))
-    assert finding.id == "batch" and "batch entry 1 of 2" in finding.where
+    assert finding.id == "batch" and "batch entry 1 (of 0-1)" in finding.where
 
 
 def test_whole_groups_of_heads_are_named_and_no_rule_of_heads_is_blamed():
     finding = found(CASE, noisy(slice(None), slice(2, None)))
-    assert finding.id == "heads" and "heads 2-3 of 4" in finding.where
+    assert finding.id == "heads" and "heads 2-3 (of 0-3)" in finding.where
     assert "key/value head 1" in finding.seen and not describe.PATTERNS["heads"]
 
 
@@ -60,12 +61,12 @@ def test_heads_across_groups_ask_for_the_mapping():
 
 def test_a_few_wrong_rows_in_some_heads_say_nothing_of_heads_and_batch_entries():
     few = found(CASE, noisy(slice(1, None), slice(1, 3), slice(8, 12)))
-    assert few.id == "rows" and "heads 1-2 of 4, rows 8-11 of 100" in few.where
+    assert few.id == "rows" and "heads 1-2 (of 0-3), rows 8-11 (of 0-99)" in few.where
 
 
 def test_only_the_ragged_tail():
     finding = found(CASE, noisy(slice(None), slice(None), slice(96, None)))
-    assert finding.id == "tail" and "rows 96-99 of 100" in finding.where
+    assert finding.id == "tail" and "rows 96-99 (of 0-99)" in finding.where
 
 
 def test_rows_right_until_the_window_cuts():
@@ -82,7 +83,7 @@ def test_right_numbers_in_the_order_of_another_layout_are_said_to_be_so():
 
 def test_wrong_columns_are_named():
     finding = found(replace(PLAIN, HQ=1, HKV=1), noisy(..., slice(6, None)))
-    assert finding.id == "columns" and "columns 6-7 of 8" in finding.where
+    assert finding.id == "columns" and "columns 6-7 (of 0-7)" in finding.where
 
 
 def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
@@ -251,7 +252,7 @@ def test_steps_that_are_right_asked_alone_are_not_pointed_at():
     lines = told(finding, STAGES[7], right=["7.8"])
     assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
     text = _text(told(finding, STAGES[7], right=["7.4", "7.8"]))
-    assert "look at step" not in text and "look outside the steps" in text
+    assert "look at step" not in text and "look at the code around them" in text
 
 
 def _text(lines: tuple[str, ...]) -> str:
@@ -275,7 +276,7 @@ def test_stage_1_hears_nothing_of_kernels():
 
 
 @pytest.mark.parametrize("rows, length, said", [
-    ([99], 100, "last row"), (range(64, 100), 100, "after the last whole tile of 64"),
+    ([99], 100, "last row"), (range(64, 100), 100, "They are the last 36 rows"),
     (range(64), 128, "They are the first 64 rows"),
     (range(64, 256), 256, "Only the first 64 are written"),
     (range(65, 128), 128, "tiles of 64 began one row apart"), ([3, 70], 128, ""),
@@ -291,3 +292,41 @@ def test_heads_whose_numbers_were_computed_lack_no_program():
         return x
 
     assert not any("Only head 0 is written" in said for said in found(PLAIN, second_head).what)
+
+
+def test_rows_that_are_written_in_part_are_told_from_those_that_are_not():
+    assert describe._not_written([*range(16, 70)], 70, range(16, 32)).startswith(
+        "Rows 16-31 are written only in part, rows 32-69 not at all: the grid has too few programs")
+    assert describe._not_written([*range(16, 70)], 70, range(16, 70)) == ""
+
+
+def test_rows_of_a_gradient_of_x_are_called_rows():
+    bad = torch.arange(70) > 63
+    assert describe._where(bad, torch.ones(70, 3), torch.zeros(70, 3)) == "rows 64-69 (of 0-69)"
+    assert describe._where(bad[60:], torch.ones(10), torch.zeros(10)) == "elements 4-9 (of 0-9)"
+
+
+def test_a_copy_of_an_input_is_said_to_be_one():
+    built = build(replace(PLAIN, dtype=torch.float32), 1)
+    finding = describe.of_an_input(built, "d_q", built.tensors["q"])
+    assert finding.seen == "q.grad is a copy of the input q."
+    assert describe.of_an_input(built, "d_q", built.tensors["q"] * 2) is None
+
+
+def test_a_tensor_in_16_bits_is_rounded_unless_the_right_one_fits_in_them():
+    right = torch.tensor([1.23456789, 2.3456789], dtype=torch.float64)
+    assert describe.is_rounded(right.half().double(), right)
+    assert not describe.is_rounded(right.float().double(), right)
+    assert not describe.is_rounded(right.half().double(), right.half().double())
+
+
+def test_a_file_without_steps_is_told_which_steps_cover_what_is_wrong():
+    finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask",))
+    assert ("The course covers this in step 7.8. For a hint: python autograder.py --hint 7.8"
+            in told(finding, STAGES[7], marked=False))
+
+
+def test_a_given_line_that_was_changed_is_looked_at_first():
+    finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask",))
+    assert "Look first at line 12, a given line that you changed." in told(
+        finding, STAGES[7], right=["7.8"], changed="line 12")

@@ -109,15 +109,15 @@ def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path)
     assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
     said = " ".join(" ".join(check.lines).split())
     assert "In a small case (H=3, L=90, D=16), the weights are wrong from query 0 on" in said
-    assert "look at" not in said and "try:" not in said and "--show draws it" in said
+    assert "look at" not in said and "try:" not in said and "Add --show to see it drawn" in said
 
 
 def test_a_mistake_that_gradients_tell_is_not_said_of_the_weights(tmp_path):
     result, _ = graded(tmp_path, 8, "p_t = tl.math.exp2(", "p_t = tl.exp(", change=without_markers)
     check = next(check for check in result.checks if check.outcome != "pass")
     assert check.diagnosis["id"] == "dkdv-backward-in-two-bases"
-    assert check.lines[0].startswith("in the code of dk and dv, P is computed with exp where")
-    assert "every weight" not in check.message
+    assert check.lines[0].startswith("In the code that computes dk and dv, P is computed with exp")
+    assert "on purpose" not in check.message
 
 
 def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
@@ -210,4 +210,4 @@ def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
     case = Case(5, "robust", 5, D=4, HQ=6, HKV=2, is_causal=True)
     sample = SimpleNamespace(got={name: got}, truth=lambda name: truth,
                              built=SimpleNamespace(case=case))
-    assert follow_up._worst_head(sample, name) == drawn
+    assert follow_up._head(sample, name) == drawn

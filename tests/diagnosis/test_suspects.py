@@ -203,7 +203,7 @@ def test_shares_of_earlier_tiles_that_are_lost_from_dq_are_named():
     ask = dq_of(lambda i, j, c: causal(i, j, c) & (j >= (c.N - 1) // 64 * 64), causal)
     matrix = attention_map.read(ask, case, 1, "d_q", 160)
     id, words, _ = suspects.name(matrix, lambda: None)
-    assert "in the code of dq, " in words and "last-tile-only" in (id[3:], *[
+    assert "in the code that computes dq, " in words and "last-tile-only" in (id[3:], *[
         mistake[0] for mistake in suspects.fitting(matrix)])
 
 
@@ -215,9 +215,9 @@ def test_a_mask_of_dq_alone_is_named_by_what_dq_is_made_of(mask, mistake):
     id, words, _ = suspects.name(matrix, lambda: None)
     if mistake is None:
         assert attention_map.describe(matrix)[1].startswith(
-            "In the code of dq, query 0 sees key 1, which should be hidden")
+            "In the code that computes dq, query 0 sees key 1, which should be hidden")
     else:
-        assert id == f"dq-{mistake}" and words.startswith("in the code of dq, "), words
+        assert id == f"dq-{mistake}" and words.startswith("in the code that computes dq, "), words
 
 
 @pytest.mark.parametrize(("case", "ask"), [
@@ -228,3 +228,18 @@ def test_a_mask_of_dq_alone_is_named_by_what_dq_is_made_of(mask, mistake):
     ids=["one key hidden", "two mistakes", "all NaN", "holes in the window"])
 def test_weights_that_no_known_mistake_gives_have_no_name(case, ask):
     assert named(case, ask) == ("", "")
+
+
+def test_weights_that_are_all_zero_are_those_of_no_mistake():
+    matrix = attention_map.read(answer(window), WINDOW, 1)
+    nothing = replace(matrix, found=torch.zeros_like(matrix.found), tensor="d_v")
+    assert suspects.name(nothing, lambda: None) == ("", "", "")
+
+
+def test_a_mistake_that_other_heads_do_not_have_is_not_named():
+    matrix = attention_map.read(answer(lambda i, j, case: j <= i), WINDOW, 1)
+    right = replace(matrix, head=0, found=matrix.expected)
+    assert suspects.name(matrix, lambda: None)[0] == "window-ignored"
+    assert suspects.name(matrix, lambda: None, lambda: attention_map.others(matrix))[0] == \
+        "window-ignored"
+    assert suspects.name(matrix, lambda: None, lambda: [right]) == ("", "", "")

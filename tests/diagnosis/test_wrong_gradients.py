@@ -84,10 +84,10 @@ GROUPS = replace(CASE, grads=())
 @pytest.mark.parametrize(("change", "said"), [
     (lambda q, k, v: (q, k, k), "o is the softmax times k, not v"),
     (lambda q, k, v: (q, k[:1].expand_as(k), v),
-     "k is read from batch entry 0 in every batch entry"),
+     "every batch entry reads k from batch entry 0"),
     (lambda q, k, v: (q, k[:1].expand_as(k), v[:1].expand_as(v)),
-     "k, v are read from batch entry 0 in every batch entry"),
-    (lambda q, k, v: (q, k, v[:, [0, 0]]), "v is read from head 0 in every head"),
+     "every batch entry reads k and v from batch entry 0"),
+    (lambda q, k, v: (q, k, v[:, [0, 0]]), "every query head reads v from key/value head 0"),
     (lambda q, k, v: (q, k, v[:, [1, 0]]), "")])
 def test_tensors_that_o_is_wrongly_made_of_are_named(change, said):
     built = build(GROUPS, 1)
@@ -124,7 +124,8 @@ def test_a_mistake_in_one_kernel_is_said_to_be_there():
     both, right = sample(ds=lambda p, dp, delta: p * dp), sample()
     got = right.got | {"d_q": both.got["d_q"]}
     id, words, _ = wrong_gradients.name([Sample.of(right.built, got, "cpu")])
-    assert id == "dq-no-delta" and words.startswith("in the code of dq, delta is missing")
+    assert id == "dq-no-delta"
+    assert words.startswith("in the code that computes dq, delta is missing")
 
 
 def test_a_share_of_o_that_autograd_takes_for_constant_has_a_name():
@@ -142,3 +143,41 @@ def test_in_16_bits_a_mistake_is_found_within_their_rounding():
     rough = sample(replace(CASE, dtype=torch.bfloat16), dk=lambda ds, q: ds.mT @ q)
     rough = Sample.of(rough.built, {name: x.bfloat16() for name, x in rough.got.items()}, "cpu")
     assert wrong_gradients.name([rough])[0] == "dk-unscaled"
+
+
+def of_heads(whole: bool, *summed: str) -> Sample:
+    """A backward that takes head h % HKV for query head h's, in all of it or where these are
+    summed."""
+    right, case = sample(HEADS), HEADS
+    q, k, v = (right.built.tensors[name].double() for name in "qkv")
+    do, own = right.built.upstream["dout"].double(), torch.arange(case.HQ) // (case.HQ // case.HKV)
+    other = torch.arange(case.HQ) % case.HKV
+    read, scale = (other if whole else own), case.D**-0.5
+    keep = reference.keep_mask(case.N, case.N, case.is_causal)
+    p = torch.exp(q @ k[:, read].mT * scale - right.truth("lse")[..., None]) * keep
+    delta = (do * right.truth("o")).sum(-1, keepdim=True)
+    ds = p * (do @ v[:, read].mT - delta)
+    got = {name: torch.zeros_like(right.truth(name)) for name in ("d_k", "d_v")}
+    for name, x in (("d_k", ds.mT @ q * scale), ("d_v", p.mT @ do)):
+        for h in range(case.HQ):
+            got[name][:, (other if whole or name in summed else own)[h]] += x[:, h]
+    got |= {"o": right.truth("o"), "lse": right.truth("lse"), "d_q": ds @ k[:, read] * scale}
+    return Sample.of(right.built, {name: x.float() for name, x in got.items()}, "cpu")
+
+
+HEADS = replace(CASE, HQ=6)
+
+
+@pytest.mark.parametrize(("whole", "summed", "said"), [
+    (True, (), "in the backward, here query head h reads key/value head h % HKV"),
+    (False, ("d_k",), "dk: query head h is added to key/value head h % HKV, not to h // ("),
+    (False, ("d_k", "d_v"), "dk and dv: query head h is added to key/value head h % HKV, not")])
+def test_a_backward_that_confuses_heads_is_named(whole, summed, said):
+    assert wrong_gradients.name([of_heads(whole, *summed)])[1].startswith(said)
+
+
+def test_the_lse_of_one_head_in_all_of_them_is_named():
+    right = sample()
+    got = {"o": right.truth("o"), "lse": right.truth("lse")[:, :1].expand(-1, CASE.HQ, -1)}
+    found = wrong_gradients.name([Sample.of(right.built, got, "cpu")])
+    assert found == ("effect-lse-of-another", "every head has the lse of head 0", "")
