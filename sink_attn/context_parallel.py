@@ -22,17 +22,16 @@ makes its P that of the whole row, and dk and dv travel along with the keys that
 
 A window needs only the W - 1 keys before each piece, its halo, from one neighbour, or several where
 a piece is shorter.  The kernel first runs on the rank's rows as they are, which is right except for
-the first W - 1 rows of each piece.  Those run again, with [sink tokens | halo | own] as keys and
+the first W - 1 rows of most pieces.  Those run again, with [sink tokens | halo | own] as keys and
 rows of zeros before the queries; in the backward of the first call their lse is infinite, so that
-they add nothing there.  With sink tokens all rows run like that.  Each rank's cost depends on C and
-W, not on R.
+they add nothing there.  With sink tokens, or if W > C, all rows run like that.  Each rank's cost
+depends on C and W, not on R.
 
 A rank's gradient of the sink logits is its own rows' share, like that of any other parameter: add
 up the ranks'.
 """
 
 import contextlib
-import functools
 import itertools
 
 import torch
@@ -326,26 +325,6 @@ def _move_halos(group, plan, like, shape, give, home=False):
     return got, _exchange(moves, group)
 
 
-@functools.cache
-def _second_stream(device):
-    return torch.cuda.Stream(device, priority=-1)  # its few small programs go first
-
-
-@contextlib.contextmanager
-def _beside(x, wanted=True):
-    """Run what is inside on a second stream of x's GPU.  Call what this returns before its use.
-
-    Memory from inside is used again inside only, after all that the first stream did until then.
-    """
-    if not x.is_cuda or not wanted:
-        yield lambda: None
-        return
-    first, second = torch.cuda.current_stream(x.device), _second_stream(x.device)
-    second.wait_stream(first)
-    with torch.cuda.stream(second):
-        yield lambda: first.wait_stream(second)
-
-
 def _held_sinks(begin, C, sink_size):
     """Returns (piece, how many sink tokens it has) for this rank's pieces that have any."""
     return [(p, min(sink_size - p * C, C)) for p in begin if p * C < sink_size]
@@ -387,30 +366,28 @@ class _Window(torch.autograd.Function):
             return min(sink_size, start), p * C - start
 
         whole, saved, calls = (None,) * 5, [], []
-        with _beside(q, again < C) as join:
-            wait()
-            again_in = [p for p in begin if again == C or again and p % group.size()]
-            for (near, halo), alike in itertools.groupby(again_in, before):
-                ps, skip = list(alike), near + halo
-                halos = ([x for (to, *_), x in sorted(got.items()) if to == p] for p in ps)
-                keys = _join([
-                    _join([sinks.narrow(3, 0, near)] * bool(near) + [*parts, kv(p, again)], 3)
-                    for p, parts in zip(ps, halos, strict=True)
-                ], 1)
-                queries = _lower([q.narrow(2, begin[p], again) for p in ps], skip)
-                saved += queries, keys, *_attend(queries, *keys, sink_logits, *options)
-                calls.append((ps, near, skip))
         if again < C:
             o, lse = _attend(q, k, v, sink_logits, *options)
             whole = q, k, v, o, lse
         else:
             o = q.new_empty(q.shape)
-        join()
-        for (ps, _, skip), o_again in zip(calls, saved[2::4], strict=True):
+        wait()
+        again_in = [p for p in begin if again == C or again and p % group.size()]
+        for (near, halo), alike in itertools.groupby(again_in, before):
+            ps, skip = list(alike), near + halo
+            halos = ([x for (to, *_), x in sorted(got.items()) if to == p] for p in ps)
+            keys = _join([
+                _join([sinks.narrow(3, 0, near)] * bool(near) + [*parts, kv(p, again)], 3)
+                for p, parts in zip(ps, halos, strict=True)
+            ], 1)
+            queries = _lower([q.narrow(2, begin[p], again) for p in ps], skip)
+            o_again, lse_again = _attend(queries, *keys, sink_logits, *options)
             for p, x in zip(ps, o_again.chunk(len(ps)), strict=True):
                 o.narrow(2, begin[p], again).copy_(x[:, :, skip:])
                 if again < C:
                     lse.narrow(2, begin[p], again).fill_(torch.inf)
+            saved += queries, keys, o_again, lse_again
+            calls.append((ps, near, skip))
         ctx.save_for_backward(sink_logits, *whole, *saved)
         ctx.group, ctx.options, ctx.shape, ctx.plan = group, options, k.shape, plan
         ctx.calls, ctx.begin, ctx.again = calls, begin, again
@@ -430,19 +407,18 @@ class _Window(torch.autograd.Function):
             end = skip - (p - source - 1) * C
             return torch.stack([x[:, :, end - n : end] for x in dkv])
 
-        with _beside(do, again < C) as join:
-            for i, (ps, near, skip) in enumerate(ctx.calls):
-                queries, keys, *outputs = saved[4 * i : 4 * i + 4]
-                do_again = _lower([do.narrow(2, begin[p], again) for p in ps], skip)
-                *grads, dlogit = _gradients(
-                    queries, *keys, sink_logits, *outputs, do_again, needs_sinks, *ctx.options
-                )
-                dlogits.append(dlogit)
-                for p, *x in zip(ps, *(grad.chunk(len(ps)) for grad in grads), strict=True):
-                    parts[p] = skip, *x
-                    if near:
-                        dsinks[:, :, :, :near] += torch.stack([y[:, :, :near] for y in x[1:]])
-            got, wait = _move_halos(group, ctx.plan, do, ctx.shape, give, home=True)
+        for i, (ps, near, skip) in enumerate(ctx.calls):
+            queries, keys, *outputs = saved[4 * i : 4 * i + 4]
+            do_again = _lower([do.narrow(2, begin[p], again) for p in ps], skip)
+            *grads, dlogit = _gradients(
+                queries, *keys, sink_logits, *outputs, do_again, needs_sinks, *ctx.options
+            )
+            dlogits.append(dlogit)
+            for p, *x in zip(ps, *(grad.chunk(len(ps)) for grad in grads), strict=True):
+                parts[p] = skip, *x
+                if near:
+                    dsinks[:, :, :, :near] += torch.stack([y[:, :, :near] for y in x[1:]])
+        got, wait = _move_halos(group, ctx.plan, do, ctx.shape, give, home=True)
         if sink_size:
             dist.all_reduce(dsinks, group=group)
         if q is None:
@@ -453,7 +429,6 @@ class _Window(torch.autograd.Function):
                 q, k, v, sink_logits, o, lse, do, needs_sinks, *ctx.options
             )
             dlogits.append(dlogit)
-        join()
 
         def add(p, first, xs):
             for grad, x in zip(dkv, xs, strict=True):
