@@ -44,6 +44,24 @@ from . import entry
 FULL = None, False, None, 0  # max_seqlen, is_causal, window_size, sink_size
 
 
+SPLIT_OVER = None  # the group that enable() was given
+
+
+@contextlib.contextmanager
+def enable(group=None):
+    """Have layers of Transformers with "sink_attn" attend over sequences split over the group.
+
+    The model gets shard(ids, group, dim=1) and position_ids=positions(N, group)[None], and no
+    attention_mask.  Forward and backward belong inside, because checkpointing runs layers again.
+    """
+    global SPLIT_OVER
+    before, SPLIT_OVER = SPLIT_OVER, group or dist.group.WORLD
+    try:
+        yield
+    finally:
+        SPLIT_OVER = before
+
+
 # ------------------------------------------------------------------ layout
 def positions(N: int, group=None, device=None) -> torch.Tensor:
     """Returns the position of each of this rank's rows, (2C,) int64; N and more for padding."""

@@ -31,7 +31,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from . import entry
+from . import context_parallel, entry
 
 # Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
 NAME = "sink_attn"
@@ -40,7 +40,7 @@ INSTEAD = 'model.set_attn_implementation("eager") does that'
 # Options that models pass to every attention function and that do not change its result.
 HARMLESS = {
     "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
-    "output_router_logits", "return_dict", "use_cache",
+    "output_router_logits", "return_dict", "shift_labels", "use_cache",
 }
 # What a collator, such as TRL's, says about packed sequences besides position_ids.
 PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
@@ -65,7 +65,7 @@ class CourseMask:
 
     def __init__(self, window: int | None, kept: torch.Tensor | None, numbers=None):
         self.window, self.kept, self.numbers = window, kept, numbers
-        self._cut = None
+        self._cut, self._split = None, False
 
     def cut(self, position_ids, packing: dict, B: int, N: int, device) -> tuple | None:
         """Find the sequences, for attention_varlen; returns None if each row is one sequence.
@@ -96,6 +96,23 @@ class CourseMask:
             tokens = None if whole else self.kept.flatten().nonzero()[:, 0]
             self._cut = lengths, borders.to(device), tokens
         return None if self._cut[0] == [N] * B else self._cut
+
+    def check_split(self, position_ids, packing: dict, N: int, group) -> None:
+        """Raise if the N tokens are not this rank's part of one sequence, split over the group."""
+        if self._split:
+            return
+        told = [name for name, x in packing.items() if x is not None]
+        if self.kept is not None or told:
+            got = ", ".join(told) or "an attention_mask with padding"
+            raise ValueError(f"want one sequence per row, split over the group; got {got}")
+        want = context_parallel.positions(N * group.size(), group)
+        if position_ids is None or not bool((position_ids.cpu() == want).all()):
+            got = position_ids if position_ids is None else reprlib.repr(position_ids[0].tolist())
+            raise ValueError(
+                "want position_ids as context_parallel.positions returns them, "
+                f"{reprlib.repr(want.tolist())}; got {got}"
+            )
+        self._split = True
 
     def __getitem__(self, _):
         raise ValueError(
@@ -242,7 +259,8 @@ def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
             raise ValueError(
                 "want position_ids that grow by one, or start again at 0 with the next packed "
                 f"sequence; got {int(positions[start - 1])}, {int(positions[start])}: that is no "
-                "packing; a row cut up over several GPUs, in zigzag order for one, is not supported"
+                "packing; a row that is split over several GPUs, in zigzag order, needs "
+                "context_parallel.enable"
             )
     borders = [first, *starts, end]
     sequences = [(b - a, True) for a, b in zip(borders[:-1], borders[1:], strict=True)]
@@ -315,6 +333,14 @@ def course_attention(
         raise ValueError(f"want as many keys as queries; got {query.shape[2]}, {key.shape[2]}")
     B, _, N, _ = query.shape
     packing = {name: options.get(name) for name in PACKING}
+    group = context_parallel.SPLIT_OVER
+    if group is not None:
+        attention_mask.check_split(position_ids, packing, N, group)
+        o = context_parallel.attention(
+            query, key, value, group, window_size=sliding_window, softmax_scale=scaling,
+            sink_logits=s_aux,
+        )
+        return o.transpose(1, 2).contiguous(), None
     cut = attention_mask.cut(position_ids, packing, B, N, query.device)
     if cut is None:
         o = entry.attention(

@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 import reference
+import sink_attn
 from sink_attn import context_parallel
 from tests.kernels.ranks import Ranks
 
@@ -104,6 +105,55 @@ def traffic(group, C, **options):
     return sum(sent)
 
 
+def model_and_ids(N, form):
+    """A tiny model with a window in every second layer, or in none, and two rows of tokens."""
+    transformers = pytest.importorskip("transformers")
+    sink_attn.register()
+    torch.manual_seed(0)
+    config = dict(
+        vocab_size=64, hidden_size=32, intermediate_size=16, num_hidden_layers=2, head_dim=16,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3,
+        attn_implementation="sink_attn",
+    )
+    if form == "llama":
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+    else:
+        model = transformers.GptOssForCausalLM(transformers.GptOssConfig(
+            **config, sliding_window=7, num_local_experts=2, num_experts_per_tok=2
+        ))
+    ids = torch.randint(64, (2, N))
+    if form == "checkpointing":
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+    return model.train(), ids
+
+
+def train(group, N, form):
+    """Returns the loss and all gradients, as docs/gpt_oss.md says; added up over the ranks."""
+    model, ids = model_and_ids(N, form)
+    rows = context_parallel.shard(ids, group, dim=1)
+    labels = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
+    labels = context_parallel.shard(labels, group, dim=1, value=-100)
+    with context_parallel.enable(group):
+        loss = model(
+            rows, position_ids=context_parallel.positions(N, group)[None], labels=labels,
+            shift_labels=labels, num_items_in_batch=ids.shape[0] * (N - 1), use_cache=False,
+        ).loss
+        loss.backward()
+    found = {"loss": loss.detach()} | {name: x.grad for name, x in model.named_parameters()}
+    for x in found.values():
+        dist.all_reduce(x, group=group)
+    return found
+
+
+def misled(group, **options):
+    """Call a model with what does not describe rows that are split."""
+    model, ids = model_and_ids(8, "gpt-oss")
+    options = {"position_ids": context_parallel.positions(16, group)[None]} | options
+    with context_parallel.enable(group):
+        model(ids, use_cache=False, **options)
+
+
 # ------------------------------------------------------------------- against float64
 def check(ranks, size, N, with_sinks=True, place=dense, softmax_scale=None, **options):
     form = {name: options.pop(name) for name in ("heads", "D", "B", "dtype") if name in options}
@@ -188,6 +238,32 @@ def test_ranks_agree_once_for_each_kind_of_call(ranks):
 def test_what_a_window_sends_does_not_grow_with_the_ranks(ranks, size, window):
     rows = 2 * (window - 1)  # the halos of two pieces; with keys and values, 2 heads and D = 16
     assert 0 < max(ranks.run(size, traffic, 12, window_size=window)) <= 2 * rows * 2 * 2 * 16
+
+
+# ------------------------------------------------------------------------- Transformers
+@pytest.mark.parametrize("form", ["gpt-oss", "checkpointing", "llama"])
+def test_a_model_on_two_ranks_has_the_gradients_of_one(ranks, form):
+    N = 37
+    model, ids = model_and_ids(N, form)
+    loss = model(ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    want = {"loss": loss.detach()} | {name: x.grad for name, x in model.named_parameters()}
+    for got in ranks.run(2, train, N, form):
+        if isinstance(got, Exception):
+            raise got
+        assert got.keys() == want.keys()
+        errors = {name: (got[name] - x).norm() / x.norm() for name, x in want.items()}
+        assert max(errors.values()) < 1e-4, max(errors, key=errors.get)
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(position_ids=None), r"want position_ids .*, \[0, 1, 2, 3, 12, 13, ...\]; got \[0, 1, 2"),
+    (dict(attention_mask=torch.tensor([[1] * 8, [0] + [1] * 7])), "got an attention_mask with pad"),
+    (dict(cu_seq_lens_q=torch.tensor([0, 8, 16])), "want one sequence per row, .*; got cu_seq_len"),
+], ids=["positions", "padding", "packing"])
+def test_a_model_refuses_what_is_no_part_of_a_split_row(ranks, options, message):
+    with pytest.raises(ValueError, match=message):
+        raise ranks.run(2, misled, **options)[0]
 
 
 # ------------------------------------------------------------------------- two GPUs
