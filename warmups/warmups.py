@@ -1,4 +1,4 @@
-"""Warm-ups -- seven short exercises before problem 1, a few minutes each.
+"""Warm-ups -- eight short exercises, a few minutes each: seven before problem 1, one after 4.
 
 The nine problems ask for two things at once: the mathematics of attention, and Triton.  Here each
 comes alone, in its smallest form; W.6 joins the two, and W.7 is what surrounds a kernel.  None of
@@ -11,6 +11,7 @@ it earns points.
     W.5  a product of matrices, in tiles, with tl.dot     problem 3
     W.6  the online softmax of rows, longer than a tile   Triton      problem 3
     W.7  a kernel's launch, and its gradient              PyTorch     problems 2 and 8
+    W.8  tiles for a kernel, and a prediction                         after problem 4
 
 Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
 Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
@@ -274,6 +275,36 @@ def scaled_softmax(x: torch.Tensor, scale: float, BLOCK_M: int = 4) -> torch.Ten
     return Softmax.apply(x, scale)
 
 
+# ----------------------------- W.8  choose tiles, and predict: when problem 4 is solved
+def choose() -> tuple[dict, str, tuple[str, str]]:
+    """Tiles for the kernel of your problem_4.py with D = 128, float16, and a prediction.
+
+    In shared memory are q's tile (BLOCK_M, D) and num_stages tiles of k and v, (BLOCK_N, D) each.
+    In registers are acc (BLOCK_M, D) and s (BLOCK_M, BLOCK_N), in float32: one register for each
+    number, at most 255 per thread.  A program has 32 num_warps threads.
+
+    The candidates, all with num_warps=4 and num_stages=2, for 16 heads of 4,096 tokens:
+
+        A   BLOCK_M =  64, BLOCK_N =  64
+        B   BLOCK_M = 128, BLOCK_N = 128
+        C   BLOCK_M =  16, BLOCK_N =  16
+    """
+    # Step W.8 -- Choose tiles, and predict which candidate is the fastest.
+    #   BLOCK_M, BLOCK_N, num_warps, num_stages: for at most 75 KiB of shared memory, so that three
+    #   programs fit on a multiprocessor of an H100.  BLOCK_M: 64 or more, a multiple of BLOCK_N.
+    #   num_stages: 2 or more.
+    #   fastest: "A", "B" or "C".  why: what slows each of the other two, in their order: two of
+    #   "registers" (too few, so that some are spilled), "shared memory" and "little work" (in a
+    #   tile, for what is loaded).  The prediction is never wrong; on a GPU it is measured.
+    # BEGIN SOLUTION W.8
+    BLOCK_M, BLOCK_N, num_warps, num_stages = 64, 32, 4, 3
+    fastest = "A"
+    why = "registers", "little work"
+    # END SOLUTION W.8
+    return dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
+                num_stages=num_stages), fastest, why
+
+
 if __name__ == "__main__":  # a look, not a test
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, y = torch.randn(70, device=device), torch.randn(70, device=device)
@@ -288,3 +319,4 @@ if __name__ == "__main__":  # a look, not a test
     print("W.5", matmul(a, a.T.contiguous())[0, :3].tolist(), "of", (a @ a.T)[0, :3].tolist())
     print("W.6", softmax(s)[0, :4].tolist(), "of", s.softmax(1)[0, :4].tolist())
     print("W.7", scaled_softmax(s.T, 0.5)[0].tolist(), "of", (0.5 * s.T).softmax(1)[0].tolist())
+    print("W.8", *choose())

@@ -16,7 +16,7 @@ GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.pr
            for program in ("autograder.py", "autograder_optional.py")}  # their stages
 ROOT = Path(__file__).resolve().parents[2]
 WARM_UPS = "warmups/warmups.py"  # given with problem 1
-EXERCISES = ("W.1", "W.2", "W.3", "W.4", "W.5", "W.6", "W.7")
+EXERCISES = ("W.1", "W.2", "W.3", "W.4", "W.5", "W.6", "W.7", "W.8")
 RECORD = "grader/assignment.json"
 HUNT = ".hunt"  # of python -m grader.hunt, in the folder of a hunt
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # part of what was given, not of the grader

@@ -12,7 +12,7 @@ are compared with a relation that every right answer meets.  No check gives poin
     edits.py       the changes to try; sites.py: the text they are made in
     table.py       step -> its relation; what may be moved from one step to another
     checks.py      runs a file's checks in a worker of their own, beside the cases
-    one_step.py    --step; warmups.py: --warmup, the exercises before problem 1
+    one_step.py    --step; warmups.py: --warmup, the exercises before problem 1; tiles.py: W.8
     loops.py, rows.py, masks.py, softmax.py, memory.py    the relations, by kind
     pytorch.py, row_sum.py, gradients.py    those of stages 1 and 2, and of the backward
 """

@@ -14,9 +14,9 @@ from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault, no_triton
 from grader.host.options import Imports, Options
-from grader.report.results import NONE, RIGHT, StageResult, StepCheck, unlit
+from grader.report.results import NONE, RIGHT, WRONG, StageResult, StepCheck, unlit
 from grader.report.screen import Reporter
-from grader.step_checks import named
+from grader.step_checks import named, tiles
 from grader.step_checks.checks import Runner, damaged
 from grader.step_checks.examples import (
     EXACT,
@@ -29,6 +29,7 @@ from grader.step_checks.examples import (
     difference,
     first,
     guarded,
+    observe,
     randoms,
     unlike,
 )
@@ -38,11 +39,13 @@ from grader.step_checks.row_sum import launched
 FOLDER, NAME = "warmups", "warmups.py"
 BLOCK, TILE = 32, 16  # of that file
 COMMAND = "python autograder.py --warmup"
+FAULT = "the grader itself failed ({}): please report it, with your file."
 PRINTED = 10  # lines to show of what a file printed
 TITLES = {"W.1": "the online softmax, in a loop", "W.2": "softmax times a matrix, in tiles",
           "W.3": "the sum of two vectors", "W.4": "the sum of each row up to the diagonal",
           "W.5": "a product of matrices, in tiles", "W.6": "the online softmax of rows",
-          "W.7": "a kernel's launch, and its gradient"}
+          "W.7": "a kernel's launch, and its gradient",
+          "W.8": "tiles for a kernel, and a prediction"}
 IN_PYTORCH = ("W.1", "W.2")  # all others need Triton
 
 
@@ -327,7 +330,8 @@ ENTRIES = {
         (5, 7, 4), (8, 16, 2), (6, 33, 4, "transposed"), (13, 5, 8, "contiguous", "transposed"),
         (9, 20, 4, "every second column of a tensor", "one row for all, stride 0"))],
         fakes={"_rows_kernel": "softmax", "_rows_backward_kernel": "softmax backward"},
-        kernel=False, also="_differentiated(Softmax, x, dy, scale)")}
+        kernel=False, also="_differentiated(Softmax, x, dy, scale)"),
+    "W.8": StepSpec((*tiles.NAMES, "fastest", "why"), lambda: [tiles.choice()], kernel=False)}
 
 
 # ------------------------------------------------------------------------- the grading
@@ -354,8 +358,13 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         for id, title in TITLES.items():
             if only not in ("", id) or id not in there:
                 continue
+            if id == "W.8" and tiles.too_early(options.directory):
+                reporter.warm_up("skipped", f"{id} {title}: later, when problem 4 is solved")
+                continue
             outcome, lines, step = ("skipped", (), None) if lacking and id not in IN_PYTORCH else \
                 check(runner, file, id)
+            if (id, outcome) == ("W.8", "pass"):
+                outcome, lines, step = chosen(runner, step, options)
             outcomes.append(outcome)
             shown.steps = [step.as_dict() if step and old["id"] == id else old
                            for old in shown.steps]
@@ -397,6 +406,21 @@ def runner_of(file: submission.Submission, options: Options) -> Runner:
     return runner
 
 
+def chosen(runner: Runner, step: StepCheck, options: Options
+           ) -> tuple[str, tuple[str, ...], StepCheck]:
+    """As check(), of W.8, whose choice can be a kernel's: now what its tiles need decides."""
+    def ask() -> tiles.Found:
+        asked, examples = ENTRIES[step.id], ENTRIES[step.id].examples()
+        answer, = runner.ask(step.id, runner.text((step.id,), asked, examples), asked, examples)
+        return tiles.judged(observe(answer).programs[0], options)
+
+    outcome, lines = guarded(ask, lambda error: ("grader_fault", (FAULT.format(error),)))
+    if outcome != "wrong":
+        return outcome, lines, step
+    return outcome, (*lines, f"more: python autograder.py --hint {step.id}"), replace(
+        step, light=WRONG, seen=lines)
+
+
 def check(runner: Runner, file: submission.Submission, id: str
           ) -> tuple[str, tuple[str, ...], StepCheck | None]:
     """-> the outcome; what is wrong, and the end of what the step printed; what the step left, if
@@ -412,8 +436,7 @@ def check(runner: Runner, file: submission.Submission, id: str
     try:
         light = guarded(lambda: runner.search([
             runner.judged(id, ENTRIES[id], (id,))])[0], lambda error: StepCheck(
-            id, "grader_fault", seen=(f"the grader itself failed ({error}): please report it, with "
-                                      "your file.",)))
+            id, "grader_fault", seen=(FAULT.format(error),)))
     except SubmissionError as error:  # the file cannot be imported
         runner.session.close()
         runner.session = None

@@ -42,10 +42,10 @@ def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder)
     path.parent.mkdir()
     solved = (ROOT / overview.WARM_UPS).read_text()
     path.write_text(blank(solved))
-    said = "      or first: python autograder.py --warmup   (7 short exercises, no points)"
+    said = "      or first: python autograder.py --warmup   (8 short exercises, no points)"
     assert overview.first_screen([1, 3], folder)[-1] == said
     elsewhere = overview.first_screen([1, 3], folder.resolve())[-1]
-    assert f"--warmup --submission {folder.resolve()}   (7 short" in elsewhere
+    assert f"--warmup --submission {folder.resolve()}   (8 short" in elsewhere
     path.write_text(solved)
     assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
 
@@ -189,8 +189,11 @@ def test_a_stage_that_is_begun_comes_before_one_that_is_not(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     results = [StageResult(3, "", 200, "not_started"), StageResult(4, "", 100, "wrong")]
     said = overview.after_run(results, [3, 4], Path("."), False, False)
-    assert said == "python autograder.py --p4"
+    assert said == "fix the file, then run python autograder.py --p4"
     said = overview.after_run(results[:1], [3, 4], Path("."), False, False)
+    assert said == "python autograder.py --p3"
+    results = [StageResult(3, "", 200, "grader_fault")]
+    said = overview.after_run(results, [3, 4], Path("."), False, False)
     assert said == "python autograder.py --p3"
 
 

@@ -10,7 +10,7 @@ A value is a number, None, or one of these:
     {"tile": array}            a Triton tensor; on the way out a PyTorch tensor, too
     {"torch": array, "strides"}    a PyTorch tensor, on the way in; {"slice"}, {"needs_input_grad"}
     {"pointer": name, "at": array}    addresses, in elements from the beginning of memory `name`
-    {"tuple": [values]}        {"other": name of its type}, on the way out only
+    {"tuple": [values]}        {"other": name of its type, or a quoted str}, on the way out
 """
 
 import ast
@@ -191,7 +191,7 @@ def _told(value, memory: Memory):
         return {"tile": pack_array(value.detach().numpy())}
     if isinstance(value, np.ndarray | np.generic):
         return {"tile": pack_array(np.asarray(value))}
-    return {"other": type(value).__name__[:50]}
+    return {"other": repr(value)[:50] if isinstance(value, str) else type(value).__name__[:50]}
 
 
 # ------------------------------------------------------------------ stand-ins
