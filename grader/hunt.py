@@ -29,6 +29,7 @@ from grader.course.inputs import build
 from grader.course.stages import STAGES, Stage, interpreter_fault, no_triton
 from grader.diagnosis.describe import locate
 from grader.diagnosis.samples import Sample
+from grader.host.files import keep
 from grader.host.options import Options, open_session
 from grader.report.results import WRONG, StepCheck
 from grader.sandbox.wire import dtype_name
@@ -78,9 +79,13 @@ def asked(stage: Stage, words: str) -> Case:
     """The case of these words; ValueError if there is no such case."""
     row = {}
     for word in words.replace(",", " ").split():
-        name, _, row[name] = word.partition("=")
+        name, _, said = word.partition("=")
+        if name == "stage" or name in row:
+            raise ValueError(f"want a case of stage {stage.number}, each of its fields once; got "
+                             f"{word}")
+        row[name] = said
         with contextlib.suppress(ValueError):  # a name, such as float16
-            row[name] = json.loads(row[name].lower())
+            row[name] = json.loads(said.lower())
     return own_cases.case(row | {"stage": stage.number})
 
 
@@ -199,7 +204,10 @@ class Hunt:
         plain, (case, far, _) = found[0][0], found[-1]
         fine = f"; fine for {words(plain)}" * (plain != case)
         self.folder.mkdir(parents=True, exist_ok=(self.folder / record.HUNT).is_file())
-        (self.folder / self.stage.filename).write_text(text, "utf-8")
+        if (there := self.folder / self.stage.filename).exists():  # of the hunt before
+            kept = keep(there, Path(".autograder", self.folder.name, there.name))
+            print(f"{escape(str(there))} as it was is kept as {escape(str(kept))}")
+        there.write_text(text, "utf-8")
         write(self.folder, hunt := {
             "stage": self.stage.number, "seed": self.seed, "asked": 0, "over": False,
             "report": f"{far.split(' (')[0]} for {words(case)}{fine}.", "step": red.id,
