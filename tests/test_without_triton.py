@@ -100,7 +100,7 @@ def asked(python: Path, folder: Path, *arguments) -> tuple[int, str]:
 def test_stage_1_passes_and_the_next_stage_says_what_it_needs(pythons, solved):
     code, said = asked(pythons["Darwin"], solved, "--p1")
     assert code == 0 and "200 of 200 points" in said, said
-    assert "steps  ✓ 1.1-1.8\n" in said and "P1 Walk Test Passed" in said
+    assert "steps  ✓ 1.1-1.8\n" in said and "P1 Wasted-Tiles Test Passed" in said
     assert "interpreter" not in said
     assert said.endswith("Next: python autograder.py --doctor   (problem 2 needs Triton)\n")
 
@@ -115,7 +115,7 @@ def test_the_warm_ups_in_pytorch_are_right_and_the_others_skipped(pythons, solve
 def test_a_wrong_step_is_named_as_everywhere(pythons, solved, tmp_path):
     text = (ROOT / "problem_1.py").read_text("utf-8")
     (tmp_path / "problem_1.py").write_text(text.replace("alpha[..., None] * acc +", "acc +"))
-    code, said = asked(pythons["Linux"], solved, "--p1", "--quick", "--submission", str(tmp_path))
+    code, said = asked(pythons["Linux"], solved, "--step", "1.4", "--submission", str(tmp_path))
     assert code == 1 and said.count("✗ step") == 1, said
     assert "acc is not multiplied by alpha" in said
 

@@ -1,7 +1,7 @@
 """Stage 1 without tiles, in numpy: all the scores at once, in memory nobody counts."""
 # stage: 1
 # outcome: rejected
-# says: came out wrong when the same kernels
+# says: came out wrong when the same PyTorch operations
 import numpy as np
 import torch
 

@@ -1,7 +1,7 @@
 """Stage 1 by PyTorch's whole attention, while recording is off and no mode watches."""
 # stage: 1
 # outcome: rejected
-# says: came out wrong when the same kernels
+# says: came out wrong when the same PyTorch operations
 import torch
 from torch._C._autograd import _enable_record_function
 from torch.utils._python_dispatch import _disable_current_modes

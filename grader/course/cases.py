@@ -43,7 +43,7 @@ LAYOUTS = {
     "last": "strided in the last axis",
     "gapped": "with gaps",  # between heads and batch entries, too
     "mixed": "mixed strides",  # k transposed beside a packed q
-    "shared": "k of one head for all",  # stride 0: kills results that copy its strides
+    "shared": "one head of k shared by all",  # stride 0: kills results that copy its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 # The same for one tensor, and where a tensor has a layout of its own.

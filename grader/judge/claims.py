@@ -64,9 +64,10 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
                                   if decides(file, case, check, claimed)))
     counts = ", ".join(kind for kind in asked if kind in counted)
     others = ", ".join(kind for kind in asked if kind not in counted)
-    said = "This file has no step markers, so it gets every test whose inputs it accepts"
-    said += f"; this one also on: {counts}." if counts else "."
-    return said + f" Not counted: {others}." * bool(others)
+    return ("This file has no step markers, so the grader runs every test whose inputs it accepts."
+            + f" Besides the original assignment's tests, these count: {counts}." * bool(counts)
+            + " These were run but do not count, because your file refuses such inputs or does not "
+            f"handle them: {others}." * bool(others))
 
 
 def note_rounding(context: GradingContext) -> None:
@@ -77,8 +78,8 @@ def note_rounding(context: GradingContext) -> None:
     if count:
         what = "products" if context.stage.sums_rows else "scores or sums"
         context.result.remarks.append(
-            f"{count} test{'s pass' if count > 1 else ' passes'} only because {what} may be "
-            "rounded to 16 bits: a line that the original assignment gives does so.")
+            f"{count} test{'s pass' if count > 1 else ' passes'} only because the grader lets "
+            f"{what} be rounded to 16 bits, as a given line of the original assignment does.")
 
 
 def _has_answered(case: Case, check: Check) -> bool:

@@ -47,7 +47,9 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
     for step in context.step_checks.result():
         if step.light == WRONG:
             cases += contract.aimed(stage, step.example, run.tiles, options.seed, on_gpu)
-    sizes = f"its tile sizes, {', '.join(map(str, sorted(run.tiles)))}" if run.tiles else "tiles"
+    sizes = "your tile sizes" + f" ({', '.join(map(str, sorted(run.tiles)))})" * bool(run.tiles)
+    run.explained = any(not check.stands and check.group != "beyond"
+                        for check in context.result.checks)
     _revive(context, run)
     waiting = Waiting(context, cases)
     waiting.help_after_step_checks(run)
@@ -65,7 +67,7 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
             return
     if cases:
         record(context, Check("robust/contract", "robust", "pass",
-                              f"({len(cases)} cases around {sizes})"))
+                              f"({len(cases)} cases with lengths just below and above {sizes})"))
 
 
 def run_informational(context: GradingContext, run: CasesRun, cases: Sequence[Case]) -> None:

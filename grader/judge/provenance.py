@@ -113,8 +113,8 @@ def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
             for operation in operations:
                 most[f"{operation.packet}{_at(stage, operation.line)}"] += operation.numbers
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
-                    f"{words}, most of them by {most.most_common(1)[0][0]}. Preparing inputs and "
-                    f"reducing results takes at most {limit:,.0f}.",
+                    f"{words}, most of them in {most.most_common(1)[0][0]}. Only {limit:,.0f} are "
+                    "allowed, enough to prepare inputs and reduce results.",
                     "let your kernel do the work; PyTorch may allocate, cast, pad and reduce."]
     return []
 

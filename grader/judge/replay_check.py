@@ -158,14 +158,20 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             advice="what loses accuracy? Keep sums, weights and statistics in float32, round only "
             "the operands of tl.dot and the result, and scale the scores after tl.dot."), False
     if wrong:
+        by_kernels = other.case.course_stage.needs_triton
         names = " and ".join(tensor_name(name) for name in wrong)
+        whose, same, advice = (
+            "your kernels", "kernels and PyTorch operations",
+            "pass the inputs to your kernels and let them write the results. Python may allocate, "
+            "reshape and launch, but not") if by_kernels else (
+            "PyTorch", "PyTorch operations",
+            "compute everything with PyTorch operations on tensors. Python may choose the tiles, "
+            "but not")
         return check.fail(
             "rejected",
-            f"The numbers are right, but your kernels did not compute them: {names} came out wrong "
-            "when the same kernels and PyTorch operations ran in a clean process on new numbers.",
-            advice="pass the inputs to your kernels and let them write the results. Python may "
-            "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists)."
-        ), True
+            f"The numbers are right, but {whose} did not compute them: {names} came out wrong when "
+            f"the same {same} ran in a clean process on new numbers.",
+            advice=f"{advice} read or make numbers (NumPy, .item(), lists)."), True
     if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
         return check.fail(
             "rejected",

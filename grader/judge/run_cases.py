@@ -107,7 +107,8 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
         return check.outcome, "the rest was not run."
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
-    return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None
+    return (check.outcome, f"the process that runs your file died twice, {unrun}") \
+        if run.deaths > 1 else None
 
 
 def _blank(context: GradingContext, step: str | None) -> str:
@@ -257,7 +258,8 @@ def judged(context: GradingContext, built: Built, reply: Reply) -> Check:
             return check
         from grader.diagnosis import describe  # right files do not need it
 
-        return with_layout(describe.said(check, wrong, built.case, context.stage), built.case)
+        return with_layout(describe.said(check, wrong, built.case, context.stage,
+                                         bool(context.file.steps)), built.case)
 
 
 def failed(context: GradingContext, case: Case, error: SubmissionError) -> Check:

@@ -127,7 +127,10 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
         first = (begun or to_fix)[0]
         if first.first_wrong and not first.to_fix:
             return begin(first.stage, directory, f" --case {first.first_wrong}", "fix the file")
-        return begin(first.stage, directory, " --quick" * quick, first.to_fix)
+        said = begin(first.stage, directory, " --quick" * quick, first.to_fix)
+        unexplained = said == command(first.stage, directory, " --quick" * quick) and \
+            first.outcome in ("wrong", "crashed", "rejected", "timeout")
+        return "fix the file, then run " * unexplained + said
     if red := [id for result in results for id in result.red]:
         return f"{alone(red[0], directory)}   (it is red)"
     if quick or one_case:

@@ -3,6 +3,7 @@
 
 import collections
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ WORDS = {
     "not_started": "Not Started", "needless work": "Needless Work",
 }
 LIGHTS = {"wrong": ("✗", "31"), "right": ("✓", "32"), "blank": ("·", ""), "none": ("–", "")}
-KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
+KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Wasted-Tiles", "beyond": "Beyond"}
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
         "mistakes, not proof against a determined cheat.")
@@ -234,7 +235,7 @@ class Reporter:
                 elif check is robust[-1]:
                     alone = sum(map(_is_one_case, robust))
                     said = [f"{alone} case{'s' * (alone > 1)}"] * bool(alone)
-                    said += [one.label.strip("()") for one in robust if not _is_one_case(one)]
+                    said += [_bare(one.label) for one in robust if not _is_one_case(one)]
                     self._line(f"{line.partition('Passed!')[0]}Passed! ({'; '.join(said)})", "pass")
         self.passed = {}
 
@@ -350,6 +351,12 @@ class Reporter:
 
 def _mark(outcome: str) -> str:
     return MARKS.get(outcome, FAIL)
+
+
+def _bare(label: str) -> str:
+    """The label without brackets around the whole of it."""
+    depths = list(itertools.accumulate((char == "(") - (char == ")") for char in label))
+    return label[1:-1] if label[:1] == "(" and 0 not in depths[:-1] else label
 
 
 def _is_one_case(check: Check) -> bool:

@@ -32,7 +32,7 @@ def test_a_label_is_the_shape_and_a_note_is_the_rest():
     assert own.note == "float16, q not 16-byte aligned, v strided in the last axis, do transposed"
     assert Case(2, "robust", 20, dout="faint").note == "float16, tiny dy"
     assert Case(2, "robust", 20, layout="shared").note == "float16, one row of x for all"
-    assert Case(3, "robust", 20, layout="shared").note == "float16, k of one head for all"
+    assert Case(3, "robust", 20, layout="shared").note == "float16, one head of k shared by all"
     assert Case(8, "robust", 20, grads=("q", "k")).note == "float16, gradients of q and k alone"
     assert Case(9, "robust", 20, is_causal=True).label == "H=1, L=20, D=16, no window"
     twice = Case(1, "robust", 20, NK=9, refill=True, repeats=2)

@@ -105,8 +105,8 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
     claimed = claims.from_answers(checks)
     assert claimed == {ODD_D}
     said = claims.in_words(file(), checks, claimed)
-    assert f"this one also on: {ODD_D}." in said
-    assert said.endswith(f"Not counted: {SMALL_D}, {LAST}.")
+    assert f"these count: {ODD_D}." in said
+    assert said.endswith(f"does not handle them: {SMALL_D}, {LAST}.")
 
 
 def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
@@ -118,7 +118,7 @@ def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
 def test_what_the_file_refuses_is_not_said_to_be_tested():
     checks = {LOGITS: check("crashed", line=RAISES)}
     said = claims.in_words(file(), checks, frozenset({SINK_LOGITS}))
-    assert said.endswith(f"Not counted: {SINK_LOGITS}.")
+    assert said.endswith(f"does not handle them: {SINK_LOGITS}.") and "these count" not in said
 
 
 def test_every_case_of_the_course_alone_is_of_a_kind():
@@ -131,10 +131,10 @@ def test_every_case_of_the_course_alone_is_of_a_kind():
 
 
 @pytest.mark.parametrize("number, excused, said", [
-    (1, 0, []), (1, 1, ["1 test passes only because scores or sums may be rounded to 16 bits: a "
-                        "line that the original assignment gives does so."]),
-    (2, 2, ["2 tests pass only because products may be rounded to 16 bits: a line that the "
-            "original assignment gives does so."])])
+    (1, 0, []), (1, 1, ["1 test passes only because the grader lets scores or sums be rounded to "
+                        "16 bits, as a given line of the original assignment does."]),
+    (2, 2, ["2 tests pass only because the grader lets products be rounded to 16 bits, as a given "
+            "line of the original assignment does."])])
 def test_rounding_that_a_given_line_makes_is_remarked_on(number, excused, said):
     result = StageResult(number, "", 100, checks=[
         check("pass", {"o": FITS | {"excused": True} if i < excused else FITS}) for i in range(3)])

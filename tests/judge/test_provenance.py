@@ -217,7 +217,7 @@ def test_whole_numbers_without_a_part_in_the_inputs_may_be_computed_in_any_way()
 @pytest.mark.parametrize("step, said", [
     (["op", "aten::bmm", [], {}, [], 41], "bmm (problem_3.py:41) ran in the forward"),
     (["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42],
-     "most of them by mul (problem_3.py:42)")])
+     "most of them in mul (problem_3.py:42)")])
 def test_an_accusation_names_the_line(step, said):
     built, reply = answered(PLAIN)
     steps = [*reply.trace.value["steps"], step]

@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -23,10 +24,10 @@ from grader.report.screen import Reporter
 from tests.judged import PLAIN, answered, judged
 
 
-def repeated(off_by=0.0):
+def repeated(off_by=0.0, case=PLAIN):
     """off_by: the error of what came out, as a multiple of the limit of all numbers together."""
     built, reply = answered(PLAIN)
-    other = inputs.other_numbers(PLAIN, 0)
+    other = inputs.other_numbers(case, 0)
     exact = correctness.answer(other, "cpu")
     limit = exact.judge("o", exact.tiled["o"]).fro_limit
     got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}
@@ -41,6 +42,11 @@ def repeated(off_by=0.0):
 def test_a_plan_that_is_wrong_on_other_numbers_was_not_how_it_was_made(off_by, outcome, said):
     check = repeated(off_by)
     assert check.outcome == outcome and re.search(said, "".join(check.lines[:1]))
+
+
+def test_of_problem_1_which_has_no_kernels_none_are_spoken_of():
+    check = repeated(20.0, replace(PLAIN, stage=1))
+    assert "PyTorch did not compute them" in check.what and "kernel" not in check.message
 
 
 @pytest.mark.parametrize("said, outcome", [("wrong", "rejected"), ("crashed", "crashed"),

@@ -45,7 +45,7 @@ def check(outcome: str, group: str = "robust", id: str | None = None) -> Check:
     (check("timeout"), True, 0, [], None),
     (check("crashed"), False, 1, [], None),
     (check("crashed"), False, 2, [],
-     ("crashed", "the worker died twice, so no more cases were run."))])
+     ("crashed", "the process that runs your file died twice, so no more cases were run."))])
 def test_why_the_rest_is_not_run(seen, alive, deaths, red, end):
     asked, run = context(may_stop=True), CasesRun(None, True, deaths=deaths)
     asked.result.steps = [{"id": id, "light": "wrong"} for id in red]

@@ -54,12 +54,14 @@ def test_a_passing_case_reads_as_in_the_assignment():
 def test_robust_cases_that_pass_share_a_line():
     robust = [Check(f"robust/{name}", "robust", "pass", label) for name, label in (
         ("a", "(H=2, L=65) float16"), ("b", "(H=2, L=66) float32"),
-        ("contract", "(33 cases at the borders of its tiles, 32)"))]
+        ("beyond", "(H=2, L=67) float16, gradients"),
+        ("contract", "(33 cases at the borders of its tiles (32))"))]
+    robust[2] = replace(robust[2], name="beyond/a")
     text = printed(io.StringIO(), check("pass"), *robust)
     assert text.count("Passed!") == 2
-    assert ("✅ P3 Robust Test Passed! (2 cases; 33 cases at the borders of its tiles, 32)\n"
-            in text)
-    assert printed(io.StringIO(), *robust, verbose=True).count("Passed!") == 3
+    assert ("✅ P3 Robust Test Passed! (2 cases; (H=2, L=67) float16, gradients; 33 cases at the "
+            "borders of its\n     tiles (32))\n" in text)
+    assert printed(io.StringIO(), *robust, verbose=True).count("Passed!") == 4
 
 
 def test_of_what_is_right_the_result_is_enough_when_it_is_handed_in():
