@@ -101,7 +101,7 @@ def predicted(made: dict) -> tuple[str, ...]:
 def timed(source: bytes, options: Options) -> tuple[str, ...]:
     """The table of the candidates, and which was the fastest, if there is a GPU."""
     if options.device != "cuda":
-        return "Only a clock can say, and here is no GPU to ask: run this again on one.",
+        return "Only a clock can tell, and there is no GPU here: run this again on one.",
     took, rows = {}, []
     for name, tiles in CANDIDATES.items():
         said = f"{name}  " + ", ".join(f"{key}={value}" for key, value in tiles.items())

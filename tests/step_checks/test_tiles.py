@@ -98,7 +98,7 @@ def test_a_gpu_says_who_was_right(monkeypatch):
                     "C  BLOCK_M=16, BLOCK_N=16, num_warps=4, num_stages=2: 1.000 ms"]
     assert last == "Measured on this GPU: C is the fastest."
     assert tiles.timed(SOURCE, options(ROOT)) == (
-        "Only a clock can say, and here is no GPU to ask: run this again on one.",)
+        "Only a clock can tell, and there is no GPU here: run this again on one.",)
 
 
 @pytest.mark.interpreter
