@@ -104,11 +104,11 @@ class Rank:
         return errors
 
     def check_rows(self, work: Work, N: int, dtype=torch.bfloat16) -> dict:
-        """Returns relative errors of o and dq, in ROWS rows and all heads."""
+        """Returns relative errors of o and dq, in ROWS rows of all heads."""
         q, k, v, do, x = self.tensors(work, N, dtype)
         o, dq, *_ = self._ours(work, q, k, v, do, x)
         rows = torch.randperm(N, device=self.device)[:ROWS].sort().values
-        rows[0], rows[-1] = 0, N - 1
+        rows[-1] = N - 1
         want = [torch.cat(part) for part in zip(
             *(_rows(work, h, rows, q, k, v, do, x) for h in range(work.heads[0])), strict=True
         )]

@@ -418,7 +418,9 @@ class _Window(torch.autograd.Function):
         group, begin, again, (B, HKV, N, D) = ctx.group, ctx.begin, ctx.again, ctx.shape
         C, sink_size, needs_sinks = N // 2, ctx.options[3], ctx.needs_input_grad[3]
         dsinks = do.new_zeros(2, B, HKV, sink_size, D, dtype=torch.float32)
-        parts, dlogits = {}, []
+        parts, dlogits, dtype = {}, [], None
+        if sink_logits is not None:  # the shares of both calls are added before they are rounded
+            dtype, sink_logits = sink_logits.dtype, sink_logits.float()
 
         def give(p, source, n):
             skip, _, *dkv = parts[p]
@@ -460,5 +462,5 @@ class _Window(torch.autograd.Function):
             add(p, C - n, xs)
         for p, n in _held_sinks(begin, C, sink_size):
             add(p, 0, dsinks.narrow(3, p * C, n))
-        dlogits = sum(dlogits[1:], dlogits[0]) if needs_sinks else None
+        dlogits = sum(dlogits[1:], dlogits[0]).to(dtype) if needs_sinks else None
         return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.options[1:])
