@@ -393,6 +393,26 @@ def gluon() -> Table:
     return Table(["D = 128, forward, ms", "full", "causal"], rows, "sink_attn/README.md")
 
 
+def split() -> Table:
+    """Steps of causal attention on one GPU and on two, from context_parallel.jsonl."""
+    lines = (RESULTS.parent / "context_parallel.jsonl").read_text(encoding="utf-8").splitlines()
+    times, rows = {}, []
+    for line in map(json.loads, lines):
+        if "ms" in line and line["window"] is None:
+            work = f"{line['heads'][0]}/{line['heads'][1]}, {line['D']}", line["N"]
+            times.setdefault(work, {})[line["who"]] = line
+    for (heads, N), line in sorted(times.items(), reverse=True):
+        found = [line.get(who) for who in ("alone", "ours", "torch")]
+        rows.append([heads, f"{N:,}", *(digits(x["ms"]) if x else "–" for x in found),
+                     digits(found[0]["ms"] / found[1]["ms"]),
+                     *(digits(x["gib"]) if x else "–" for x in found)])
+    head = ["HQ/HKV, D", "tokens", "one GPU, ms", "two, ms", "PyTorch on two, ms",
+            "one / two", "one GPU, GiB", "two, GiB", "PyTorch on two, GiB"]
+    return Table(head, rows, "bfloat16, forward + backward of one causal layer; GPT-OSS's has sink "
+                 "logits, except in PyTorch's column; context_parallel.jsonl of benchmarks/results/"
+                 "h200: two H200s, torch 2.11, Triton 3.6")
+
+
 def flash_4() -> tuple[float, float]:
     """ms of FlashAttention-4, full and causal, in the run that the table gluon() begins with."""
     text = (ROOT / "sink_attn" / "README.md").read_text(encoding="utf-8")
@@ -407,4 +427,5 @@ TABLES |= {f"workloads {work.stage} {work.direction}":
 TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
            for make in (stages, ladder) for direction in ("forward", "backward")}
 TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon, "excess": excess, "operands": operands,
-           "asked": asked, "choices": choices, "compared": compared, "rounds": rounds}
+           "asked": asked, "choices": choices, "compared": compared, "rounds": rounds,
+           "split": split}
