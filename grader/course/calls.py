@@ -159,13 +159,14 @@ Box = tuple[int, int, int, int]  # first and last row, first and last column
 @dataclass(frozen=True)
 class Access:
     """One load, store or atomic addition.  tile: of all its lanes; lanes: of those that no mask
-    leaves out; each may lie outside of its tensor."""
+    leaves out; each may lie outside of its tensor; masked: the flag MASKED of the code at work."""
 
     verb: str  # "load", "store" or "add"
     tensor: str
     line: int | None
     tile: Box
     lanes: Box | None
+    masked: bool | None = None
 
     def is_outside(self, shape: tuple[int, int]) -> bool:
         """Whether a lane that is not masked off lies outside of a tensor of this shape."""
@@ -181,6 +182,7 @@ class Launch:
     kernel: str
     tensors: dict[str, tuple[int, int]]
     programs: tuple[tuple[Access, ...], ...]
+    grid: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, found: dict) -> "Launch":
@@ -193,9 +195,9 @@ class Launch:
                    for name, (rows, columns) in [*found["tensors"].items()][:40]}
         return cls(str(found["kernel"])[:60], tensors, tuple(tuple(
             Access(str(verb), str(name), line if type(line) is int else None, box(tile),
-                   lanes and box(lanes))
-            for verb, name, line, tile, lanes in program if name in tensors)
-            for program in found["programs"]))
+                   lanes and box(lanes), masked if type(masked) is bool else None)
+            for verb, name, line, tile, lanes, masked in program if name in tensors)
+            for program in found["programs"]), tuple(map(size, found["grid"]))[:3])
 
 
 class SubmissionError(Exception):

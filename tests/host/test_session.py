@@ -324,7 +324,7 @@ def test_tiles_and_launches_that_a_worker_claims_are_within_bounds(scripted):
     session = scripted(READY, {"ok": True}, flags + flags + wire.raw_bytes(torch.tensor([0, 99])))
     read, together, tiles = session.walk(call)
     assert tiles == (1, 4) and read.shape == together.shape == (2, 4, 4)
-    launch = {"kernel": "k", "tensors": {}, "programs": []}
+    launch = {"kernel": "k", "grid": [1], "tensors": {}, "programs": []}
     session = scripted(READY, {"ok": True, "launches": [launch] * 99})
     assert len(session.accesses(call)) == 16
 

@@ -16,9 +16,10 @@ PROGRAMS = 16  # of each launch
 class Accesses(hooks.Listener):
     """`with` it around a call, inside of a recorder.
 
-    launches: {"kernel": name, "tensors": {name: shape}, "programs": list of accesses}, of which
-    each is [verb, tensor, line, tile, lanes]; tile and lanes: first and last row, first and last
-    column, of all lanes and of those that no mask leaves out (None without any).
+    launches: {"kernel": name, "grid", "tensors": {name: shape}, "programs": list of accesses}, of
+    which each is [verb, tensor, line, tile, lanes, masked].  tile, lanes: first and last row, first
+    and last column, of all lanes and of those that no mask leaves out (None without any).  masked:
+    the flag MASKED of the function at work, None without one.
     """
 
     def __init__(self, recorder, path: str):
@@ -34,7 +35,7 @@ class Accesses(hooks.Listener):
     def launch(self, grid: tuple[int, ...]) -> None:
         kernel = self.recorder.functions[self.recorder.steps[-1][1]]["name"]
         self.named = self.recorder.named()
-        self.launches.append({"kernel": kernel, "programs": [], "tensors": {
+        self.launches.append({"kernel": kernel, "grid": list(grid), "programs": [], "tensors": {
             name: _rows_and_columns(shape) for name, _, _, shape, _ in self.named}})
 
     def program(self, place: tuple[int, ...]) -> None:
@@ -63,7 +64,8 @@ class Accesses(hooks.Listener):
         rows, columns = _places(place, shape, strides)
         self.count += 1
         programs[-1].append([verb, name, hooks.line_at_work(self.path),
-                             _box(rows, columns), _box(rows[access.lanes], columns[access.lanes])])
+                             _box(rows, columns), _box(rows[access.lanes], columns[access.lanes]),
+                             hooks.argument_at_work(self.path, "MASKED")])
 
 
 def _rows_and_columns(shape: list[int]) -> list[int]:

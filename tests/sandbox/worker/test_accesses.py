@@ -38,6 +38,13 @@ def test_a_program_reads_queries_once_and_keys_tile_by_tile():
     assert launch.programs[1][-2].tile == (64, 127, 0, 63)
 
 
+def test_the_grid_and_the_masked_tiles_are_noted():
+    [launch] = launches(4, N=130)
+    masked = [one.masked for one in launch.programs[0] if one.tensor == "k_ptr"]
+    assert launch.grid == (3, 1, 1) and masked == [False, False, True]
+    assert launch.programs[0][0].masked is None  # q is loaded outside of _attend()
+
+
 def test_the_kernels_of_a_backward_are_noted_as_well():
     named = [(launch.kernel, [*launch.tensors][-1]) for launch in launches(8)]
     assert named == [("_fwd_kernel", "lse_ptr"), ("_dq_kernel", "dq_ptr"),
@@ -52,15 +59,18 @@ def test_a_store_outside_of_its_tensor_is_the_last_that_is_noted():
 
 
 @pytest.mark.parametrize("found", [
-    {"kernel": "k", "tensors": {"q": [1, -1]}, "programs": []},
-    {"kernel": "k", "tensors": {"q": [1, 1]}, "programs": [[["load", "q", 1, ["x"], None]]]},
-    {"kernel": "k", "tensors": [], "programs": []}, {}])
+    {"kernel": "k", "grid": [1], "tensors": {"q": [1, -1]}, "programs": []},
+    {"kernel": "k", "grid": [-1], "tensors": {}, "programs": []},
+    {"kernel": "k", "grid": [1], "tensors": {"q": [1, 1]}, "programs": [
+        [["load", "q", 1, ["x"], None, None]]]},
+    {"kernel": "k", "grid": [1], "tensors": [], "programs": []}, {}])
 def test_what_is_no_such_note_is_refused(found):
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         Launch.read(found)
 
 
 def test_a_tensor_that_was_not_named_is_left_out():
-    launch = Launch.read({"kernel": "k", "tensors": {"q": [4, 2]}, "programs": [[
-        ["load", "p", 1, [0, 1, 0, 1], None], ["load", "q", 1, [0, 3, 0, 1], [0, 1, 0, 1]]]]})
+    launch = Launch.read({"kernel": "k", "grid": [1], "tensors": {"q": [4, 2]}, "programs": [[
+        ["load", "p", 1, [0, 1, 0, 1], None, None],
+        ["load", "q", 1, [0, 3, 0, 1], [0, 1, 0, 1], None]]]})
     assert launch.programs == ((Access("load", "q", 1, (0, 3, 0, 1), (0, 1, 0, 1)),),)
