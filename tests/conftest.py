@@ -4,8 +4,9 @@ import gc
 import os
 import signal
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: a second thread of
-# NumPy's or of PyTorch's would wait for the others
+# Tests run side by side: a second thread of NumPy's or of PyTorch's would wait for the others.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

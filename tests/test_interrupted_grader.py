@@ -224,7 +224,7 @@ def test_without_a_home_a_hint_is_given_all_the_same(grading, no_home):
     assert process.returncode == 0 and "Traceback" not in output[1], output
 
 
-def mounted(grading, folder: Path, make_useless: str) -> tuple[int, str, str, str]:
+def mounted(grading, folder: Path, make_useless: str, source: str) -> tuple[int, str, str, str]:
     """Grade with a small file system on folder, and make_useless done to it.
 
     -> exit code, output, errors, and what stands in the folder and its out.json afterwards.
@@ -239,7 +239,7 @@ def mounted(grading, folder: Path, make_useless: str) -> tuple[int, str, str, st
     script.write_text(f"""{mount} && printf '%s' '{OLD}' > out.json && {make_useless}
         cd '{ROOT}'; "$@"; code=$?
         exec > '{grading.folder}/after'; ls '{folder}'; cat '{folder}/out.json'; exit $code""")
-    process = grading.start(SOLVED, "--quick", shell=f'exec {" ".join(enter)} sh {script} "$@"')
+    process = grading.start(source, "--quick", shell=f'exec {" ".join(enter)} sh {script} "$@"')
     output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors, (grading.folder / "after").read_text()
 
@@ -250,7 +250,7 @@ NEARLY_FULL = FULL.replace("; }", "; truncate -s -4096 filler; }")
 
 def test_a_full_temporary_folder_is_our_fault_and_is_named(grading):
     # Room for four kilobytes: where there is none at all, Python takes another folder.
-    code, output, errors, after = mounted(grading, grading.tmp, NEARLY_FULL)
+    code, output, errors, after = mounted(grading, grading.tmp, NEARLY_FULL, SOLVED)
     assert code in (2, 3) and "No space left" in output + errors, output + errors
     assert "Traceback" not in errors and "grader-" not in after
     stages = json.loads(grading.json.read_text())["stages"]
@@ -259,7 +259,7 @@ def test_a_full_temporary_folder_is_our_fault_and_is_named(grading):
 
 @pytest.mark.parametrize("make_useless", [FULL, "mount -o remount,ro ."], ids=["full", "readonly"])
 def test_a_json_that_cannot_be_written_is_refused_and_the_old_one_stays(grading, make_useless):
-    code, _, errors, after = mounted(grading, grading.json.parent, make_useless)
+    code, _, errors, after = mounted(grading, grading.json.parent, make_useless, "def f(:\n")
     assert code in (2, 3), errors
     assert str(grading.json) in errors and "Traceback" not in errors
     assert after.endswith(OLD) and ".tmp" not in after

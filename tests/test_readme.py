@@ -3,8 +3,6 @@
 import json
 import re
 import statistics
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ from benchmarks import tables
 from grader.assignment.submission import steps
 from grader.course.stages import STAGES
 from grader.starter import ROOT, WARM_UPS
+from tests.commands import grader
 from tools import mask_picture, stage_table
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -70,8 +69,7 @@ def test_the_report_of_the_first_screen_is_what_the_grader_prints(tmp_path):
     assert solved.count("(age < window_size)") == 1
     (tmp_path / "problem_6.py").write_text(
         solved.replace("(age < window_size)", "(age <= window_size)"))
-    ran = subprocess.run([sys.executable, "autograder.py", "--p6", "--quick", "--submission",
-                          str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    ran = grader("--p6", "--quick", "--submission", tmp_path)
     command, *shown = BLOCKS[0].splitlines()
     assert command == "$ python autograder.py --p6 --quick" and shown[0].startswith("steps  ")
     said = [line.rstrip() for line in ran.stdout.splitlines()]

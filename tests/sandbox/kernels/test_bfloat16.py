@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from grader.sandbox.kernels.bfloat16 import rounded, widened
@@ -18,7 +17,8 @@ sys.path.insert(0, sys.argv[1])
 import torch, triton, triton.language as tl
 from grader.sandbox.kernels import bfloat16, interpreter_speedups
 
-if sys.argv[2] == "quicker":
+child = os.fork()
+if not child:
     interpreter_speedups.spare_repetition()
 bfloat16.compute()
 
@@ -43,16 +43,15 @@ want = [x.float() @ y.float(), x * y + 1.0 - x,
         x.float().sum(1, True).expand(16, 16), x.amax(1, True).expand(16, 16)]
 for got, right, digits in zip(z, want, (1e-5, 0, 1e-6, 2**-8, 0)):
     assert torch.allclose(got, right.float(), rtol=digits, atol=digits), (got, right)
-print("the same")
+sys.exit(child and os.waitpid(child, 0)[1] and "wrong with fewer steps")
 '''
 
 
-@pytest.mark.parametrize("interpreter", ["plain", "quicker"])
-def test_a_kernel_computes_with_the_numbers_and_not_with_their_bits(interpreter, tmp_path):
+def test_a_kernel_computes_with_the_numbers_and_not_with_their_bits(tmp_path):
     (tmp_path / "compare.py").write_text(COMPARE)
-    done = subprocess.run([sys.executable, "compare.py", str(ROOT), interpreter], cwd=tmp_path,
+    done = subprocess.run([sys.executable, "compare.py", str(ROOT)], cwd=tmp_path,
                           capture_output=True, text=True, timeout=300)
-    assert done.stdout == "the same\n", done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_numbers_are_rounded_as_pytorch_rounds_them():

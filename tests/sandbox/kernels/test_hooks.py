@@ -75,15 +75,25 @@ assert told == [(listener, *event) for event in (
 '''
 
 
+EACH_IN_A_FORK = '''
+import runpy
+for path in sys.argv[2:]:
+    if not (child := os.fork()):
+        runpy.run_path(path)
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(path)
+'''
+
+
 @pytest.mark.interpreter
-@pytest.mark.parametrize("program", [CONSTANTS, OWN_NAMES, LISTENERS], ids=[
-    "constants", "own names", "listeners"])
-def test_the_interpreter_does_as_a_compiler_does_and_tells_all_its_listeners(
-        program, tmp_path):
-    path = tmp_path / "kernels.py"  # the interpreter reads a kernel's text
-    path.write_text(HEAD + program, "utf-8")
-    done = subprocess.run([sys.executable, path, str(ROOT)], capture_output=True, text=True,
-                          check=False)
+def test_the_interpreter_does_as_a_compiler_does_and_tells_all_its_listeners(tmp_path):
+    paths = []  # the interpreter reads a kernel's text
+    for number, program in enumerate((CONSTANTS, OWN_NAMES, LISTENERS)):
+        paths.append(tmp_path / f"kernels_{number}.py")
+        paths[-1].write_text(HEAD + program, "utf-8")
+    done = subprocess.run([sys.executable, "-c", HEAD + EACH_IN_A_FORK, str(ROOT), *paths],
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
