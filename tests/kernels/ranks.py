@@ -41,7 +41,7 @@ class Ranks:
 
     def close(self):
         for process in self.processes:
-            process.terminate()
+            process.kill()
             process.join()
 
 
