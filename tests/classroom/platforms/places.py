@@ -21,9 +21,9 @@ from grader.starter import blank
 
 SOLVED = {name: (ROOT / name).read_text("utf-8") for name in ("problem_1.py", "problem_2.py")}
 ADDED = "acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)"
-HANGS = "def weighted_row_sum_forward(x, w):\n    while True:\n        pass\n"
+HANGS = "import time\ndef weighted_row_sum_forward(x, w):\n    time.sleep(900)\n"
 RIGHT = SOLVED
-WRONG = SOLVED | {"problem_2.py": SOLVED["problem_2.py"].replace(
+WRONG = {"problem_2.py": SOLVED["problem_2.py"].replace(
     ADDED, ADDED.replace(" * w.to(tl.float32)[None, :]", ""))}
 HANGING = {"problem_1.py": blank(SOLVED["problem_1.py"]), "problem_2.py": HANGS}
 assert ADDED in SOLVED["problem_2.py"]

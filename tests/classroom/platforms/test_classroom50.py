@@ -78,15 +78,16 @@ def run(installed):
 
 
 @pytest.mark.interpreter
-def test_a_right_submission_has_all_points(run):
-    code, found, body = run(RIGHT)
-    assert (code, found["score"], found["max-score"]) == (0, 300, 300)
-    assert all(test["passed"] for test in found["tests"]) and "300 of 300 points" in body
+def test_a_right_stage_has_all_its_points(run):
+    code, found, body = run({"problem_2.py": RIGHT["problem_2.py"]})
+    assert (code, found["score"], found["max-score"]) == (0, 100, 300)
+    assert [(test["passed"], test["score"]) for test in found["tests"]] == [(False, 0), (True, 100)]
+    assert "100 of 300 points" in body
 
 
 @pytest.mark.interpreter
 def test_a_wrong_one_fails_with_exit_code_0_and_its_mistake(run):
-    code, found, body = run(WRONG | {"problem_1.py": HANGING["problem_1.py"]})
+    code, found, body = run(WRONG)
     two = found["tests"][1]
     assert code == 0 and two["passed"] is False and two["score"] == 0
     assert two["mistake"].startswith("step 2.") and f"    {two['mistake']}" in body
@@ -126,9 +127,9 @@ def test_a_runtime_names_a_runner():
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("name, files, code", [("grade.yml", WRONG, 1),
-                                               ("grade-gpu.yml", RIGHT, 0)])
-def test_the_steps_of_a_workflow_pass_what_is_right_only(installed, tmp_path, name, files, code):
+@pytest.mark.parametrize("name, text, code", [("grade.yml", "1 / 0", 1),
+                                              ("grade-gpu.yml", RIGHT["problem_2.py"], 0)])
+def test_the_steps_of_a_workflow_pass_what_is_right_only(installed, tmp_path, name, text, code):
     """Each command as GitHub runs it, by bash -e, in a student's folder; on the CPU."""
     workflow = yaml.safe_load((installed / "kit/workflows" / name).read_text())
     assert workflow["permissions"] == {"contents": "read"}
@@ -136,7 +137,7 @@ def test_the_steps_of_a_workflow_pass_what_is_right_only(installed, tmp_path, na
     assert job["timeout-minutes"] <= 360
     student = tmp_path / "flash"
     starter.write(starter.build(ROOT, [2]), student)
-    hand_in(student, {"problem_2.py": files["problem_2.py"]})
+    hand_in(student, {"problem_2.py": text})
     environment = json.loads((installed / "environment.json").read_text())
     environment["PATH"] = f"{installed / 'python/bin'}{os.pathsep}{environment['PATH']}"
     if name == "grade-gpu.yml":
