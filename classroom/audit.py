@@ -143,8 +143,8 @@ def _why(old: dict | None, new: dict, was: str, number: int | None) -> str:
                      for report in (old or {"stages": []}, new))
     word, is_late = stage.get("override"), f"late: {new['late'] or 'no longer'}"
     for is_so, reason in (
-            (word and word != before.get("override"), f"a person: {word and word['reason']}"),
             (new["held"] or not number and undecided(new), ", ".join(sorted(undecided(new)))),
+            (word and word != before.get("override"), f"a person: {word and word['reason']}"),
             (old and old["held"], is_late if new["late"] else
              "no longer " + ", ".join(sorted(undecided(old or new)))),
             (not was, "first grade"),

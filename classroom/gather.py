@@ -100,6 +100,7 @@ class Submitted:
     marked_late: bool = False  # by the learning system
     hand_ins: tuple["Submitted", ...] = ()  # by time, if there are several
     kept: dict[str, bytes] = field(default_factory=dict)  # all of it, if any of it is refused
+    refusal: str = ""  # then, a hash of all of it
     may_own: tuple[str, ...] = ()  # if they handed in nothing: hand-ins that match no student
 
     @property
@@ -356,7 +357,11 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
     except (Refused, OSError) as error:
         student = replace(student, trouble=f"cannot read it: {error.strerror}" if isinstance(
             error, OSError) else str(error))
-    return replace(student, kept=_kept(places)) if student.trouble or student.refused else student
+    if not (student.trouble or student.refused):
+        return student
+    kept = _kept(places)
+    return replace(student, kept=kept, refusal=sha256(
+        "".join(sorted(map(sha256, kept.values()))).encode()))
 
 
 def _kept(places: list[Place]) -> dict[str, bytes]:

@@ -21,6 +21,7 @@ from grader.text import escape
 COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and days_late
 ALL = "*"  # for all stages
 DRAFT = "a draft, which was not submitted: an override says the days or the points"
+NEWER = "newer than the {} that a person set for it: change them in the override, or the reason"
 TOO_LATE = "again after the last day, which does not count"
 MOST_POINTS = 1e6
 
@@ -237,8 +238,11 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
              if {stage["stage"], None} & set(words)}
     for stage in stages:
         _worth(stage, policy, share)
+        if extended and report.get("state") not in EMPTY:  # else for what will be handed in
+            stage["days_set"] = {"days": extended.days_late, "reason": extended.reason}
         if word := given.get(stage["stage"]):
-            stage["override"] = {"reason": word.reason, "was": stage["points"]}
+            stage["override"] = {
+                "points": word.points, "reason": word.reason, "was": stage["points"]}
             stage["points"], stage["step_credit"] = word.points, 0.0
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     is_kept = False
@@ -264,9 +268,11 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
 
 def at_most(report: dict) -> tuple[float, bool]:
     """-> the most points a hand-in can have once all of it is graded; whether nothing is left to
-    grade, which decides between equals.  Refused files are not left to grade."""
+    grade, which decides between equals.  Refused files are not left to grade; points that a person
+    set for other files may change."""
+    is_newer = NEWER.format("points") in report["held"]
     waits = [stage["stage"] in report["unsettled"] and stage["outcome"] != "refused"
-             for stage in report["stages"]]
+             or is_newer and "override" in stage for stage in report["stages"]]
     return sum(stage["max_points" if waiting else "points"] for stage, waiting in zip(
         report["stages"], waits, strict=True)), not any(waits)
 

@@ -57,7 +57,8 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "free_days",
                          "late", "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
-        "refused": student.trouble or None, "notes": [*student.notes, *unchecked(found)],
+        "refused": student.trouble or None, "refused_sha256": student.refusal or None,
+        "notes": [*student.notes, *unchecked(found)],
         "aside": list(student.aside), "ungraded": [] if student.trouble else others,
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late, "status": escape(student.person.status),
@@ -135,7 +136,7 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
     if data is None:
         return without_checks(number, "missing", f"no {STAGES[number].filename} was handed in")
     if record is None:
-        return without_checks(number, "pending", "")
+        return without_checks(number, "pending", "", sha256(data))
     if unconfirmed(record):
         return without_checks(number, "pending", UNCONFIRMED, record["stage"]["sha256"])
     stage = record["stage"]
@@ -189,8 +190,9 @@ def read_reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(dict.fromkeys(("held", "aside", "ungraded"), ())
-                         | {"free_days": None, "system": ""} | json.loads(path.read_bytes()))
+            found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {
+                "free_days": None, "system": "", "refused_sha256": None
+                } | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):

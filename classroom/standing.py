@@ -12,13 +12,12 @@ from pathlib import Path
 
 from classroom import late, roster, store
 from classroom.gather import NOT_LISTED, SYSTEMS, Submitted, file_name
-from classroom.grades import Policy, one
+from classroom.grades import NEWER, Policy, one
 from classroom.reports import EMPTY, for_a_person, person_of
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
 EARLIER = "earlier and not late"
-NEWER = "newer than the days that a person set for it: change them in the override, or the reason"
 STALE = "newer than its time in the worksheet: download the worksheet again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 ABSENT = "has a hand-in of theirs"  # in a worksheet
@@ -70,7 +69,7 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
                and stage["stage"] not in files}  # there was a file, and something else was missing
     return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
-                     aside=tuple(old["aside"]),
+                     aside=tuple(old["aside"]), refusal=old["refused_sha256"] or "",
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
@@ -102,21 +101,30 @@ def _is_changed(was: Submitted, now: Submitted) -> bool:
 
 
 def hold(report: dict, old: dict | None) -> None:
-    """Let no days that a person set count for what was handed in after that, until they or their
-    reason change, and no time that is not theirs.  old: the report of the run before."""
-    if STALE in report["notes"] and not all("override" in stage for stage in report["stages"]):
-        report["held"].append(STALE)
-        report["points"] = None
-    is_said = "set by a person" in report["late"] and not all(
-        "override" in stage for stage in report["stages"])
-    if not (old and is_said) or old["state"] in EMPTY or report["late"] != old["late"]:
-        return
-    before, now = ({stage["stage"]: stage["sha256"] for stage in each["stages"]
-                    if stage["outcome"] != "pending"} for each in (old, report))
-    if NEWER in old["held"] or any(before[each] != now[each] for each in before.keys() & now):
-        report["held"].append(NEWER)
-        report["notes"].append(NEWER)
-        report["points"] = None
+    """Let no points and no days that a person set count for what was handed in after that, until
+    they or their reason change, and no time that is not theirs.  old: the report of the run
+    before."""
+    held, notes = [STALE] * (STALE in report["notes"] and not all(
+        "override" in stage for stage in report["stages"])), []
+    before = {stage["stage"]: stage for stage in old["stages"]} if old else {}
+    for stage in report["stages"]:
+        was, now = before.get(stage["stage"], {}), _handed_in(report, stage)
+        for name, what in (("override", "points"), ("days_set", "days")):
+            if word := stage.get(name):
+                earlier = {"points": was.get("points")} | was.get(name, {"reason": None})
+                is_same = all(earlier.get(key) == word[key] for key in (what, "reason"))
+                word["of"] = earlier.get("of", _handed_in(old, was)) if is_same else now
+                if word["of"] != now and (what == "points" or "override" not in stage):
+                    held.append(NEWER.format(what))
+                    notes.append(f"P{stage['stage']}: " * (what == "points") + held[-1])
+    report["held"] += dict.fromkeys(held)
+    report["notes"] += dict.fromkeys(notes)
+    report["points"] = None if held else report["points"]
+
+
+def _handed_in(report: dict, stage: dict) -> str | None:
+    """A hash of what was handed in for a stage."""
+    return report["refused_sha256"] if stage["outcome"] == "refused" else stage["sha256"]
 
 
 def check_words(students: list[Submitted], listed: str, timed: bool) -> None:
@@ -174,9 +182,10 @@ def outputs(key: str) -> list[str]:
 
 def forget(results: Path, key: str) -> None:
     """Remove all about a student, except the records in graded/, which name no one."""
-    for name in outputs(key):
+    names = {*outputs(key), f"questions/{key}.html", f"answers-{key}.html"}
+    for name in names:
         (results / name).unlink(missing_ok=True)
-    store.forget(results, {*outputs(key), f"{key}.json"})
+    store.forget(results, {*names, f"{key}.json"})
     with contextlib.suppress(OSError):
         (results / "submissions" / key).rmdir()  # other files in it are not ours
 

@@ -241,6 +241,17 @@ def test_days_that_a_person_set_are_not_those_of_a_later_hand_in(tmp_path, monke
     assert "newer" not in page and "80 points of 100" in page
 
 
+def test_days_of_an_earlier_hand_in_wait_whatever_the_policy(tmp_path, monkeypatch):
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "days.csv").write_text("student,stage,points,reason,days_late\nanna,*,,log,1\n")
+    options = ("--policy", tmp_path / "policy.toml", "--overrides", tmp_path / "days.csv", "--yes")
+    for text, share, code in (("pass", 0.1, 0), ("pass # b", 0.1, 3), ("pass # b", 0.2, 3)):
+        make(tmp_path / "in", {"anna": {2: text}})
+        (tmp_path / "policy.toml").write_text(
+            f"[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nper_day = {share}\n")
+        assert grade(*options) == code
+
+
 def test_days_that_are_set_before_a_hand_in_count_for_it(tmp_path, monkeypatch):
     grade = classes.program(monkeypatch, tmp_path)
     make(tmp_path / "in", {"ben": {2: "pass"}})

@@ -477,6 +477,55 @@ def test_what_is_undecided_is_in_no_gradebook_and_the_last_line_counts_it(
     assert "a person will look at it" not in page and "not settled" not in page
 
 
+@pytest.mark.parametrize("stage", ["2", "*"])
+@pytest.mark.parametrize(("first", "second"), [
+    ("pass # a", "wrong # b"), ("twice # a", "pass"), ("twice # a", "twice # b"), ("", "wrong")])
+def test_points_that_a_person_set_are_not_those_of_a_later_hand_in(
+        grade, tmp_path, capsys, first, second, stage):
+    line, held = f"ben,{stage},60,read by hand,", "newer than the points that a person set"
+
+    def hand_in(text: str) -> None:
+        shutil.rmtree(tmp_path / "in/ben", ignore_errors=True)
+        make(tmp_path / "in", {"ben": {2: text}} if text else {})
+        if "twice" in text:
+            make(tmp_path / "in/ben", {"old": {2: "other"}})
+
+    def run(row: str) -> tuple[int, str]:
+        (tmp_path / "overrides.csv").write_text(f"student,stage,points,reason,note\n{row}\n")
+        code = grade("--overrides", tmp_path / "overrides.csv", "--roster", tmp_path / "class.csv",
+                     "--partial", "--yes")
+        return code, points(tmp_path)["ben"]
+
+    hand_in(first)
+    assert [run(line), run(line)] == [(0, "60.0")] * 2 and held not in capsys.readouterr().out
+    hand_in(second)
+    assert [run(line), run(line)] == [(3, "")] * 2
+    assert f"No grade yet for 1 of 4 students: 1 {held}" in capsys.readouterr().out
+    assert f"P2: {held}" in (tmp_path / "out/summary.html").read_text("utf-8")
+    assert [row for row in history(tmp_path) if row[0] == "ben"][-2:] == [
+        ("ben", what, "60 of 100", "not settled", f"{held} for it") for what in ("P2", "all")]
+    if first:
+        hand_in(first)
+        assert run(line) == (0, "60.0"), "it is what they were set for"
+        hand_in(second)
+    assert run(line.replace("60", "50")) == (0, "50.0")
+    assert history(tmp_path)[-1][3:] == ("50 of 100", "a person: read by hand")
+    shutil.rmtree(tmp_path / "in/ben")
+    assert run(line.replace("60", "50")) == (0, "50.0"), "what was handed in before counts"
+
+
+def test_the_best_is_not_known_while_points_are_of_another_file(grade, tmp_path):
+    index, given = tmp_path / "in/index.csv", tmp_path / "overrides.csv"
+    make(tmp_path / "in", {"new": {2: "wrong # n", 3: "wrong # n"}, "anna": {3: "wrong # a"}})
+    given.write_text("student,stage,points,reason\nanna,2,60,read by hand\n")
+    (tmp_path / "policy.toml").write_text(POLICY + "keep = 'best'\n")
+    options = ("--policy", tmp_path / "policy.toml", "--overrides", given, "--yes",
+               "--stages", "2-3")
+    for more, code, shown in (("", 0, "60.0"), ("anna,new,2026-11-30T10:00:00Z\n", 3, "")):
+        index.write_text("name,path,time\nanna,anna,2026-11-29T10:00:00Z\n" + more)
+        assert grade(*options, submissions=index) == code and points(tmp_path) == {"anna": shown}
+
+
 def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
                                                                       capsys):
     make(tmp_path / "in", {"cleo": {2: "rejected"}})
