@@ -69,7 +69,7 @@ THINGS = (
           "the logit is added to the sum once, and so to lse, but it has no value."),
     Thing("batch", "with a single batch entry", lambda c: replace(c, B=1),
           "what depends on the batch index?"),
-    Thing("groups", "with keys and values of its own for every query head",
+    Thing("groups", "when every query head has its own key/value head (HKV = HQ)",
           lambda c: replace(c, HKV=c.HQ),
           "what depends on how many query heads share keys and values?"),
 )

@@ -107,7 +107,7 @@ class Blanks:
 
     def changed(self, id: str) -> str:
         """What is not as given in the step's function, or in given code that its blank uses, such
-        as "line 12, `end = N`, is not as given"; "" if nothing is."""
+        as "You changed line 12, `end = N`"; "" if nothing is."""
         given, own = given_skeletons().get(id.partition(".")[0], {}), self.function(id)
         for name in (own, *sorted(self.names(id)[1] & given.keys() - {own})):
             if given.get(name, "") != self.skeletons.get(name):
@@ -117,13 +117,13 @@ class Blanks:
                 lines = next((_lines(node, self.rows, tuple(self.steps.values()))
                               for node in self.nodes if _name(node) == name), [])
                 if not lines or not was:
-                    return f"{name or 'its function'} is not as given"
+                    return f"You changed {name or 'the function around this step'}"
                 number = lines[min(at, len(lines) - 1)][1]
                 here = f"line {number}, `{self.rows[number - 1].strip()[:60]}`"
                 if len(was) == len(now) and was[at] in given_lines():
-                    return f"{here}, is not as given: it was `{given_lines()[was[at]]}`"
-                return f"a given line is missing above {here}" if was[at + 1:at + 2] == now[
-                    at:at + 1] or at == len(now) else f"{here}, is not as given"
+                    return f"You changed {here}: it was `{given_lines()[was[at]]}`"
+                return f"A given line is missing above {here}" if was[at + 1:at + 2] == now[
+                    at:at + 1] or at == len(now) else f"You changed {here}"
         return ""
 
 

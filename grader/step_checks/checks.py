@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -207,7 +206,7 @@ class Runner:
         if asked is None:
             raise Unasked("this step is not run on its own.")
         for changed in filter(None, map(self.blanks.changed, ids)):
-            raise Unasked(f"{changed}, so it is not run on its own.")
+            raise Unasked(f"{changed}. Steps that use it are not run on their own.")
         examples = asked.examples()
         try:
             text = self.text(ids, asked, examples)
@@ -280,8 +279,8 @@ class Runner:
                     if strange <= self.blanks.constants(id):  # all steps may use them
                         raise Unasked(f"it uses {', '.join(sorted(strange))}, which it does not "
                                       "have when it is run on its own.")
-                    wrong = replace(wrong, seen=(f"It uses {', '.join(sorted(strange))}, which the "
-                                                 "comment above it does not list.",))
+                    wrong = replace(wrong, seen=(f"This step uses {', '.join(sorted(strange))}, "
+                                                 "which is not among the values it is given.",))
                     name, *more = sorted(strange)
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
@@ -368,8 +367,8 @@ class Runner:
     def longer(self, id: str) -> str:
         """What to say if the search for what is wrong in a step ended early."""
         ask = "" if self.times > 1 or id.startswith("W") else \
-            f": {overview.alone(id, Path('.'))} searches {THOROUGH} times longer"
-        return f"Not every likely cause was tried{ask}."
+            f" To search {THOROUGH} times longer: {overview.alone(id, self.options.directory)}"
+        return f"The search for the cause ended early.{ask}"
 
     def cpu_seconds(self) -> float:
         """CPU seconds that this thread and the worker have used."""

@@ -395,7 +395,8 @@ class Text(Source):
                         yield self.edit(
                             "wrong-argument", value, f"({self.of(value)}) & ({mask})",
                             node if part == "mask=" else value, late + 0.5,
-                            said=f"A condition is missing in {part}.")
+                            said="The mask lacks a condition." if part == "mask=" else
+                            f"A condition is missing in {part}.")
         if last in ("sum", "max", "min") and self.kernel and "axis" not in names and len(own) == 1:
             for axis in (1, 0):
                 yield edit("wrong-argument", [*own, *named, f"axis={axis}"], part="axis=")

@@ -95,7 +95,8 @@ class Example:
         if found.ratio is not None:
             names = {name: value for name, value in self.given.items()
                      if type(value) in (int, float)}
-            return f" All of these are {factor(found.ratio, names)} times the right number."
+            what = f"Every wrong element of {found.name}" if found.name else "Every wrong number"
+            return f" {what} is {factor(found.ratio, names)} times the right one."
         if found.rounded:
             return " An error this small usually comes from rounding to 16 bits."
         said = self.about(found.at) if self.about and found.at else ""

@@ -285,8 +285,9 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 if len(alone) == 1:
                     name = alone[0]
                     beside = [f"{one}={value}" for one, value in found.items() if one != name]
-                    said = f"{name} is {found[name]}, want {example[name]}" + (
-                        f" (with {', '.join(beside)})" * bool(beside))
+                    said = f"{name} is {found[name]} and should be {example[name]}" + (
+                        f"; {', '.join(beside)} {'are' if len(beside) > 1 else 'is'} right"
+                        if beside else "")
             return wrong and replace(
                 wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]), name=name)
 

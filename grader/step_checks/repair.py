@@ -34,8 +34,8 @@ WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-axes": "The axes are wrong.",
     "wrong-name": "{0} is the wrong variable here.",
     "arguments-exchanged": "Two arguments are swapped.",
-    "wrong-argument": "{0} is missing.",
-    "wrong-dtype": "The dtype is wrong.",
+    "wrong-argument": "The argument {0} is missing.",
+    "wrong-dtype": "A dtype is wrong here.",
     "one-missing": "{0} is missing.",
     "bound-missing": "This value {0}.",
     "one-too-many": "{0} should not be there.",
@@ -123,6 +123,9 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             continue
         first, *others = edits
         said = first.said or WORDS[first.id].format(first.part or "This")
+        row, piece = text.split("\n")[first.line - 1], first.part.strip("`")
+        if first.id == "one-too-many" and piece[:1] in "+-*/" and row.count(piece) > 1:
+            said = f"{first.part} is there once too often."
         if alike := sorted({one.line for one in others} - {first.line}):
             said = said.removesuffix(".").removesuffix(" here")
             said += f", here and in line {' and '.join(map(str, alike))}."

@@ -162,7 +162,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                                           free=want_l == 0) is None)
 
     return StepSpec(("m_new", "l_i", "acc"), lambda: [
-        make("rows without a key so far, and rows that keep their maximum", 4),
+        make("rows that have seen no key yet, and rows that keep their maximum", 4),
         make("scores about 200, in base 2", 5, old=200, new=200),
         make("a maximum that rises by 200", 6, new=200),
         make("m_i 200 above every score", 9, old=200),

@@ -19,6 +19,7 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.host.session import Session
+from grader.report import overview
 from grader.report.results import StepCheck
 from grader.report.screen import Reporter
 from grader.sandbox.wire import OBSERVED
@@ -475,7 +476,8 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
     found = lights(solved(3).replace("acc = tl.dot(p.to(v.dtype), v,",
                                      "acc = tl.dot(p.to(v.dtype), k,"), 3)
     assert colours(found, "wrong") == ["3.5"]
-    assert found["3.5"].seen == ("It uses k, which the comment above it does not list.",)
+    assert found["3.5"].seen == (
+        "This step uses k, which is not among the values it is given.",)
 
 
 @pytest.mark.parametrize("id, above, line", [
@@ -519,12 +521,12 @@ def test_a_comment_or_another_layout_does_not_change_the_surroundings():
 
 @pytest.mark.parametrize("old, new, said", [
     ("scale,\n    D: tl.constexpr, BLOCK_D", "scale, D: tl.constexpr, BLOCK",
-     "line 68, `def _fwd_kernel(`, is not as given"),
+     "You changed line 68, `def _fwd_kernel(`"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)", "    acc = tl.zeros([BLOCK_M, BLOCK_D])",
-     "line 90, `acc = tl.zeros([BLOCK_M, BLOCK_D])`, is not as given: it was `acc = tl.zeros("
+     "You changed line 90, `acc = tl.zeros([BLOCK_M, BLOCK_D])`: it was `acc = tl.zeros("
      "[BLOCK_M, BLOCK_D], tl.float32)`"),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)\n", "",
-     'a given line is missing above line 90, `l_i, m_i = tl.zeros(')])
+     'A given line is missing above line 90, `l_i, m_i = tl.zeros(')])
 def test_what_was_changed_around_a_step_is_said(old, new, said):
     source = solved(3).replace(old, new, 1)
     assert source != solved(3)
@@ -719,9 +721,9 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (3, "element_ty), mask=(rows[:, None] < N) & (j < D))", "element_ty))",
      "mask= is missing."),
     (3, "element_ty), mask=(rows[:, None] < N) & (j < D))", "element_ty), mask=j < D)",
-     "A condition is missing in mask=."),
+     "The mask lacks a condition."),
     (2, "mask=mask_m[:, None] & mask_n[None, :], other", "mask=mask_m[:, None], other",
-     "A condition is missing in mask=."),
+     "The mask lacks a condition."),
     (3, "(start + i < N) & (j < D)", "j < D", "`j < D`. A condition is missing in `inside`."),
     (3, "(start + i < N) & (j < D)", "start + i < N", "A condition is missing in `inside`."),
     (4, "range(start_m, start_m + BLOCK_M,", "range(start_m, BLOCK_M,", "start_m is missing."),
@@ -761,12 +763,16 @@ def test_a_mistake_with_a_name_has_no_line_if_two_may_be_wrong(with_changes, mon
     (5, "b, h = bh // HQ, bh % HQ", "b, h = bh // HKV, bh % HKV",
      "`HKV` is the wrong variable here."),
     (1, "p.sum(dim=-1)\n            a", "p.sum()\n            a", "`p.sum()`. dim= is missing."),
+    (8, "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * scale,",
+     "`* scale` is there once too often."),
+    (3, "range(0, whole, BLOCK_N)", "range(0, whole)",
+     "`range(0, whole)`. The argument step is missing."),
     (3, "N:\n        acc, l_i, m_i = _attend", "N:\n        _attend",
      "`acc, l_i, m_i =` is missing."),
     (3, "BLOCK_N):\n        acc, l_i, m_i = _attend", "BLOCK_N):\n        _attend",
      "`acc, l_i, m_i =` is missing."),
     (7, "acc / l_i[:, None], bh", "acc.to(o_ptr.dtype.element_ty) / l_i[:, None], bh",
-     "`acc.to(o_ptr.dtype.element_ty)`. The dtype is wrong."),
+     "`acc.to(o_ptr.dtype.element_ty)`. A dtype is wrong here."),
     (3, "p = tl.math.exp2(s", "p = tl.exp(s", "`exp` is the wrong function."),
     (7, "sink_end = tl.minimum(sink_size, first)",
      "sink_end = tl.minimum(sink_size, first) // BLOCK_N * BLOCK_N",
@@ -797,9 +803,9 @@ def test_the_piece_that_is_changed_is_named(stage, old, new, said, monkeypatch):
 
 @pytest.mark.parametrize("stage, old, new, said", [
     (8, "outer = tl.maximum(N // BLOCK_M * BLOCK_M, inner)", "outer = tl.maximum(N, inner)",
-     "outer is 70, want 64 (with first=0, inner=16). "),
+     "outer is 70 and should be 64; first=0, inner=16 are right. "),
     (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n",
-     "inner is 80, want 64 (with first="),
+     "inner is 80 and should be 64; first="),
     (4, "range(0, start_m, BLOCK_N)", "range(0, start_m + BLOCK_N, BLOCK_N)",
      "The tile at 64 is visited twice; it should be visited once."),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "tiles   0* 16* 32* 48* 64* 80*"),
@@ -927,9 +933,9 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
 @pytest.mark.parametrize("stage, id, old, new, said", [
     (1, "1.1", "math.sqrt(q.shape[-1])", "math.isqrt(q.shape[-1])", "sqrt(D) is rounded down"),
     (1, "1.5", "acc / l_i[..., None]", "acc / l_i[..., None] * 1.5",
-     "All of these are 1.5 times the right number."),
+     "Every wrong element of o_tile is 1.5 times the right one."),
     (3, "3.4", "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * D**-0.5\n",
-     "All of these are 0.25 times the right number."),
+     "Every wrong element of s is 0.25 times the right one."),
     (8, "8.9", "delta_ptr + bh * N + query", "delta_ptr + query",
      "The rows of head 1 are stored in head 0 of delta_ptr: the head in the address is missing or"),
     (3, "3.3", "lse_ptr + bh * N + query", "lse_ptr + query",
@@ -948,7 +954,7 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
     (1, "1.3", "m_new[..., None])\n            alpha", "m_new[..., None]).bfloat16().float()\n"
      "            alpha", "An error this small usually comes from rounding to 16 bits"),
     (8, "8.10", "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
-     "All of these are 1.4427 (log2(e)) times the right number"),
+     "is 1.4427 (log2(e)) times the right one."),
 ])
 def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
     assert old in solved(stage)
@@ -1009,8 +1015,8 @@ PARTS = [
     (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
      "dkdv-phase-left-out", "the loop over the right edge is missing or empty"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
-     "border-wrong", "outer is 80, want 96 (with first=80, inner=96, last=98). The tile at 80 is "
-     "visited twice; it should be visited once"),
+     "border-wrong", "outer is 80 and should be 96; first=80, inner=96, last=98 are right. The "
+     "tile at 80 is visited twice; it should be visited once"),
     (6, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N",
      "start_m - window_size + 1, 0) // BLOCK_N", "border-wrong",
      "`first` counts tiles instead of rows"),
@@ -1056,8 +1062,8 @@ def test_what_no_single_change_mends_is_told_as_it_was_seen(with_changes, monkey
     light = lights(source, 3)["3.5"]
     assert (light.light, light.mistake) == ("wrong", None)
     assert light.lines[-2].startswith("l_i[") and light.lines[-1] == (
-        "Not every likely cause was tried: python autograder.py --step 3.5 searches 10 times "
-        "longer.")
+        "The search for the cause ended early. To search 10 times longer: "
+        f"{overview.alone('3.5', runner(3).options.directory)}")
 
 
 def test_a_search_that_tried_everything_does_not_say_that_more_exists(with_changes):
