@@ -1,4 +1,4 @@
-"""python -m classroom grade | gradebook | leaderboard | kit ...; --help."""
+"""python -m classroom grade | gradebook | leaderboard | questions | kit ...; --help."""
 
 import argparse
 import sys
@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments.words = sys.argv[1:] if argv is None else argv
     try:
         if arguments.command != "grade":
-            return {"gradebook": book, "leaderboard": board, "kit": pack}[arguments.command](
-                arguments)
+            return {"gradebook": book, "leaderboard": board, "questions": ask, "kit": pack}[
+                arguments.command](arguments)
         wanted = settings.complete(arguments)
         _check(arguments)
         return grade(arguments, wanted)
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m classroom", description="Grade the submissions of a class.")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="grade | gradebook | leaderboard | kit")
+                                     metavar="grade | gradebook | leaderboard | questions | kit")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions, or go on with it. The options that decide a "
@@ -117,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     add("results RESULTS", "what `grade` wrote")
     add("--out DIR", "the folder for the page", required=True)
     add("--verify N", "first grade and time the top N of every board again", default=0)
+    add("--allow-root", AS_ROOT)
+    add = partial(_add, commands.add_parser(
+        "questions", help="three questions per student on their own files, to print",
+        description="Write RESULTS/questions/NAME.html, three questions per student on the files "
+                    "that were graded, and RESULTS/answers.html, the answers to all of them."))
+    add("results RESULTS", "what `grade` wrote")
+    add("--student NAME", "ask only this student; the answers are in RESULTS/answers-NAME.html",
+        default="")
+    add("--seed N", "other questions for another number (default: 0)", default=0)
     add("--allow-root", AS_ROOT)
     packing = commands.add_parser(
         "kit", help="the grader, packed for a place where students hand in",
@@ -459,6 +468,25 @@ def board(arguments) -> int:
         arguments.out / "index.html": leaderboard.page(made, datetime.now())}, 0o644)
     progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"
                   f" who is who, in {arguments.results / 'aliases.csv'}")
+    return DONE
+
+
+def ask(arguments) -> int:
+    """Run `questions`."""
+    from classroom import questions  # imports torch
+    from grader.host.options import Options
+    from grader.host.processes import confinement
+
+    machine.account("auto", arguments.allow_root)
+    progress, options = Progress(), Options(
+        arguments.results, "cpu", arguments.seed, 60.0,
+        confinement=confinement((arguments.results.resolve(),)))
+    made = questions.of_class(arguments.results, options, arguments.seed, arguments.student,
+                              progress.live)
+    put(arguments.results, made)
+    *pages, answers = made
+    progress.line(f"Questions for {len(pages)} students are in {arguments.results / 'questions'}, "
+                  f"the answers in {answers}")
     return DONE
 
 

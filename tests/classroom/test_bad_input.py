@@ -107,10 +107,12 @@ def place(tmp_path, monkeypatch):
     ("gradebook results --canvas results/canvas.csv", "", "want the exported file"),
     ("gradebook results --moodle moodle.csv --scale 0", "", "--scale: want a number above 0"),
     ("gradebook results --canvas canvas.csv", "", r"--column: want one of Essay \(11\); .* none"),
-    # leaderboard and kit
+    # leaderboard, questions and kit
     ("leaderboard gone --out board", "", "RESULTS: want the folder that `grade` wrote"),
     ("leaderboard results --out board --verify -1", "", "--verify: want 0 or more; got -1"),
     ("leaderboard results --out board --verify 1", "", "--device cuda: want a CUDA GPU; got none"),
+    ("questions gone --allow-root", "", "RESULTS: want the folder that `grade` wrote"),
+    ("questions results --student zoe --allow-root", "", "--student: want the name, .*; got zoe"),
     ("kit moodle --out new.zip", "", "invalid choice: 'moodle'"),
     ("kit gradescope --out folder", "", "--out: want a new file in a folder that exists; got"),
     ("kit gradescope --out canvas.csv", "", "--out: want a new file in a folder that"),

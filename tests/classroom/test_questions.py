@@ -1,0 +1,145 @@
+"""Questions on a student's own files; every answer comes from a run of the file."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from classroom import __main__ as program
+from classroom import questions
+from grader.assignment.record import ROOT, sha256
+from grader.course.stages import STAGES
+from grader.host.options import Options
+from tests.classroom.classes import AS
+
+pytestmark = pytest.mark.interpreter
+SOLVED, PLAIN = ROOT / "problem_4.py", ROOT / "attacks/honest/original_4_two_phases.py"
+SMALLER = (SOLVED.read_text("utf-8").replace("BLOCK_M=rows, BLOCK_N=rows",
+                                             "BLOCK_M=rows, BLOCK_N=rows // 2"))
+
+
+def graded(results: Path, name: str, source: str, outcome: str = "pass", red: tuple = ()) -> dict:
+    """Results of a student with one file of stage 4; red: wrong steps."""
+    path = results / "submissions" / name / "problem_4.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source, "utf-8")
+    steps = [{"id": id, "light": "wrong" if id in red else "right"} for id in STAGES[4].steps]
+    stage = {"stage": 4, "outcome": outcome, "sha256": sha256(source.encode()),
+             "steps": steps * ("SOLUTION" in source)}
+    (results / "students").mkdir(exist_ok=True)
+    (results / f"students/{name}.json").write_text(json.dumps({
+        "format": 2, "student": name, "key": name, "id": "", "login": "", "stages": [stage]}))
+    return stage
+
+
+def a_file(tmp_path, source: str, odd: int = 0, **more) -> questions.File:
+    stage = graded(tmp_path, "anna", source, **more)
+    return questions.File(tmp_path / "submissions/anna", stage, Options(tmp_path, "cpu", 0, 60.0),
+                          "0", odd)
+
+
+def number(pattern: str, question: questions.Question) -> int:
+    return int(re.search(pattern, " ".join(question.texts))[1])
+
+
+def visited(question: questions.Question, rows: int, size: int, reversed: bool) -> str:
+    """The tiles of keys that a causal program visits, by arithmetic."""
+    N = number(r"shape \(1, 1, (\d+),", question)
+    mine, count = number(r"program_id\(0\) == (\d+)", question), -(-N // rows)
+    start = (count - 1 - mine if reversed else mine) * rows
+    return ", ".join(f"{at}" + "*" * (reversed and at >= start)
+                     for at in range(0, min(start + rows, N) if not reversed else start + rows,
+                                     size))
+
+
+# ------------------------------------------------------------------------ from the trace
+@pytest.mark.parametrize("source, rows, size, marked", [
+    (SOLVED.read_text("utf-8"), 64, 64, True), (SMALLER, 64, 32, True),
+    (PLAIN.read_text("utf-8"), 128, 64, False)])
+def test_the_tiles_of_a_program_are_those_of_the_students_own_sizes(
+        tmp_path, source, rows, size, marked):
+    question = questions.visits(a_file(tmp_path, source, odd=1))
+    assert f"of `{'k' if marked else 'K'}_ptr` have {size} rows" in question.texts[1]
+    assert question.answer == visited(question, rows, size, marked)
+    assert ("MASKED" in question.texts[2]) == marked
+
+
+def test_the_last_rows_are_those_that_the_mask_of_the_load_leaves(tmp_path):
+    question = questions.ragged(a_file(tmp_path, SMALLER))
+    N = number(r"shape \(1, 1, (\d+),", question)
+    first = N // 32 * 32
+    assert question.answer.startswith(f"{first} to {N - 1}: ")
+    assert f"the other {first + 32 - N} of the tile" in question.answer
+
+
+def test_the_programs_that_load_a_row_are_those_of_later_queries(tmp_path):
+    question = questions.readers(a_file(tmp_path, PLAIN.read_text("utf-8")))
+    row, N = number(r"load row (\d+)", question), number(r"shape \(1, 1, (\d+),", question)
+    # Its programs of 128 queries visit whole tiles of 64 keys, in the order of the queries.
+    wanted = [i for i in range(-(-N // 128)) if row < -(-min(128 * (i + 1), N) // 64) * 64]
+    assert question.answer == ", ".join(map(str, wanted))
+
+
+def test_a_loop_that_is_wrong_is_not_asked_about(tmp_path):
+    file = a_file(tmp_path, SOLVED.read_text("utf-8"), outcome="wrong", red=("4.2",))
+    assert questions.visits(file) is None
+
+
+def test_a_wrong_file_without_markers_is_not_asked_about(tmp_path):
+    assert questions.visits(a_file(tmp_path, PLAIN.read_text("utf-8"), outcome="wrong")) is None
+
+
+# ------------------------------------------------------------------------ a class
+@pytest.fixture
+def results(tmp_path):
+    for name in ("anna", "ben"):
+        graded(tmp_path / "out", name, PLAIN.read_text("utf-8"))
+    return tmp_path / "out"
+
+
+def ask(results, *words) -> int:
+    return program.main(["questions", str(results), *AS, *words])
+
+
+def pages(results) -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in results.rglob("*.html")}
+
+
+def test_a_class_gets_pages_without_answers_and_no_two_neighbours_the_same(results):
+    assert ask(results) == 0
+    made = pages(results)
+    assert made.keys() == {"anna.html", "ben.html", "answers.html"}
+    asked = [set(re.findall(r"<p>(.*?)</p>", made[name])) for name in ("anna.html", "ben.html")]
+    assert all(text.count("<h3>") == 3 for name, text in made.items() if name != "answers.html")
+    assert "Answer:" not in made["anna.html"] and made["answers.html"].count("Answer:") == 6
+    told = [[text for text in some if "tl.program_id" in text] for some in asked]
+    assert told[0] and told[1] and not {*told[0]} & {*told[1]}
+    assert ask(results) == 0 and pages(results) == made, "the same again"
+    assert ask(results, "--seed", "1") == 0 and pages(results)["anna.html"] != made["anna.html"]
+
+
+def test_one_student_can_be_asked_alone_with_the_same_questions(results):
+    assert ask(results) == 0
+    before = pages(results)
+    (results / "questions/ben.html").unlink()
+    assert ask(results, "--student", "Ben") == 0
+    after = pages(results)
+    assert after.pop("answers-ben.html").count("Answer:") == 3 and after == before
+
+
+def test_what_was_changed_since_is_not_overwritten_or_asked_about(results, capsys):
+    assert ask(results) == 0
+    answers = results / "answers.html"
+    answers.write_text(answers.read_text("utf-8") + "my notes", "utf-8")
+    assert ask(results) == 2 and "answers.html, which it did not write" in capsys.readouterr().err
+    assert answers.read_text("utf-8").endswith("my notes")
+    (results / "submissions/ben/problem_4.py").write_text("pass")
+    assert ask(results, "--student", "ben") == 2
+    assert "want the file that was graded; got" in capsys.readouterr().err
+
+
+def test_of_a_name_that_nobody_has_no_page_is_written(results, capsys):
+    assert ask(results, "--student", "zoe") == 2 and not pages(results)
+    assert "--student: want the name, id or login of one student; got zoe" in \
+        capsys.readouterr().err
