@@ -191,8 +191,8 @@ def read_reports(results: Path) -> list[dict]:
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
             found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {
-                "free_days": None, "system": "", "refused_sha256": None
-                } | json.loads(path.read_bytes()))
+                "free_days": None, "system": "", "refused_sha256": None, "status": "",
+                "extension": None} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
@@ -203,7 +203,8 @@ def read_reports(results: Path) -> list[dict]:
 
 def person_of(report: dict) -> roster.Person:
     return roster.Person(*(report[name] for name in ("student", "id", "login", "email")),
-                         system=report["system"])
+                         system=report["system"], status=report["status"],
+                         extension=report["extension"] or "")
 
 
 def as_json(report: dict) -> bytes:

@@ -50,7 +50,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was))
             kept[now.key] = now
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
-            kept[now.key] = _as_it_was(old, results, now)
+            kept[now.key] = _as_it_was(old, results, replace(now, person=_extended(now, old)))
         elif not now.hand_ins:
             known[now.key] = _again(old, results, now, typed or now.person.typed, timed)
         stands[now.key] = old
@@ -85,6 +85,8 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
         return replace(now, aside=(*now.aside, *had))
     was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
                   notes=now.notes)
+    if now.time is None and was.files == now.files and "".join(now.notes).startswith(NOT_LISTED):
+        return replace(now, time=was.time, person=_extended(now, old))
     if timed and not typed and was.time and was.time == now.time == late.read(
             now.person.handed_in) and _is_changed(was, now):
         return replace(was, key=now.key, notes=(*now.notes, STALE))
@@ -92,6 +94,12 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
             or was.time.timestamp() >= now.time.timestamp() or typed and was.files == now.files:
         return now
     return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
+
+
+def _extended(now: Submitted, old: dict) -> roster.Person:
+    """The person, with what an earlier run's tables said if those of now say nothing."""
+    return now.person if now.person.status or now.person.extension else replace(
+        now.person, status=old["status"], extension=old["extension"] or "")
 
 
 def _is_changed(was: Submitted, now: Submitted) -> bool:

@@ -325,6 +325,35 @@ def test_beside_a_roster_the_worksheets_status_extensions_and_times_count(moodle
         shutil.rmtree(tmp_path / "out")
 
 
+@pytest.mark.parametrize("files", ["gone", "here", "listed"])
+@pytest.mark.parametrize(("status", "day", "code", "shown"), [
+    ("Submitted for grading - Extension granted until: Friday, 18 December 2026, 11:59 PM", 18, 0,
+     "100.0"), ("Submitted for grading", 2, 0, "80.0"), ("Draft (not submitted)", 2, 3, "")])
+def test_who_leaves_keeps_the_time_and_the_extension_of_their_hand_in(
+        moodle, tmp_path, files, status, day, code, shown):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "policy.toml").write_text(POLICY.replace("Z", ""))
+
+    def left(*rows: tuple[str, str, str, str]) -> None:
+        worksheet(tmp_path, *rows)
+        text = (tmp_path / "worksheet.csv").read_text("utf-8").replace(
+            "Last modified (grade)", "Last modified (submission),Last modified (grade)")
+        (tmp_path / "worksheet.csv").write_text(re.sub(
+            ",-$", f',"{day} December 2026, 10:00",-', text, flags=re.MULTILINE).replace(
+                f'"{day} Dec', f'"Monday, {day} Dec'))
+
+    left(("11", "Anna", status, ""), *CLASS[1:])
+    options = ("--policy", tmp_path / "policy.toml", "--partial")
+    assert moodle(*options) == code and points(tmp_path)["Anna"] == shown
+    (tmp_path / "class.csv").write_text("name\nAnna\n")
+    options += ("--roster", tmp_path / "class.csv") * (files == "listed")
+    if files != "here":
+        shutil.rmtree(tmp_path / "in/Anna_11_assignsubmission_file")
+    left(*CLASS[1:])
+    for _ in range(2):
+        assert moodle(*options) == 3 and points(tmp_path)["Anna"] == shown
+
+
 def test_a_new_file_with_its_old_time_waits_for_a_newer_worksheet(moodle, tmp_path, capsys):
     shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "policy.toml").write_text(POLICY.replace("Z", "").replace("days = 3", "days = 1"))
