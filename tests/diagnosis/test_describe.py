@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grader.course.cases import Case
-from grader.course.correctness import Answer
+from grader.course.correctness import Answer, Wrong
 from grader.course.inputs import build
 from grader.course.stages import STAGES
 from grader.diagnosis import describe
@@ -330,3 +330,15 @@ def test_a_given_line_that_was_changed_is_looked_at_first():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask",))
     assert "Look first at line 12, a given line that you changed." in told(
         finding, STAGES[7], right=["7.8"], changed="line 12")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_file_without_steps_has_a_backward_of_its_own(marked):
+    """Wrong gradients say nothing of its lse then."""
+    gen = torch.Generator().manual_seed(0)
+    truth = torch.randn(1, 2, 64, 8, generator=gen, dtype=torch.float64)
+    exact = Answer({"d_q": truth}, {}, {"d_q": truth}, 2.0**-12)
+    wrong = Wrong("d_q", -truth + 1, exact.judge("d_q", -truth + 1), exact,
+                  {"o": 0.1, "d_q": 9.0, "d_k": 0.1, "d_v": 0.1})
+    check = describe.said(WRONG, wrong, PLAIN, STAGES[3], marked)
+    assert bool(check.look_at) is marked

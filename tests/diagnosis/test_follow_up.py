@@ -211,3 +211,27 @@ def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
     sample = SimpleNamespace(got={name: got}, truth=lambda name: truth,
                              built=SimpleNamespace(case=case))
     assert follow_up._head(sample, name) == drawn
+
+
+@pytest.mark.parametrize(("id", "words", "rule", "said"), [
+    ("sinks-of", "16 sinks are visible beyond the window instead of 5", "a rule",
+     "In a small case (N=90), 16 sinks are visible beyond the window instead of 5. The grader made "
+     "this mistake on purpose in that case and got exactly your attention weights."),
+    ("no-max", "no maximum is subtracted before exp", "a rule",
+     "No maximum is subtracted before exp. The grader made this mistake on purpose in a small case "
+     "(N=90) and got exactly your attention weights."),
+    ("no-max", "k is read twice, or the loop ends early", "",
+     "k is read twice, or the loop ends early. The grader made each of these mistakes on purpose "
+     "in a small case (N=90) and got exactly your attention weights.")])
+def test_what_shows_a_mistake_is_said_of_the_case_that_shows_it(id, words, rule, said):
+    matrix = SimpleNamespace(label="N=90", backward=False)
+    assert " ".join(follow_up._proved(id, words, rule, matrix)) == (
+        said + " Add --show to see them drawn.")
+
+
+def test_another_case_is_told_in_one_line_with_the_line_of_the_file(tmp_path):
+    result, _ = graded(tmp_path, 4, "tl.program_id(0) % num_tiles", "tl.program_id(0)",
+                       change=without_markers)
+    check = next(check for check in result.checks if check.outcome != "pass")
+    said = next(line for line in check.lines if line.startswith("In another case (B=2, H=3,"))
+    assert "): problem_4.py:" in said and "; at q_ptr, rows " in said
