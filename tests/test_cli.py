@@ -56,6 +56,14 @@ def graded(tmp_path, files: dict[str, str], *arguments, program="autograder.py",
     return done, json.loads(out.read_text("utf-8"))
 
 
+def test_an_entry_point_with_too_few_arguments_is_told_so(tmp_path):
+    wrong = RIGHT.replace("is_causal=False", "*, is_causal=False")
+    done, _ = graded(tmp_path, {"problem_1.py": wrong}, "--p1", "--no-benchmark")
+    said = " ".join(done.stdout.split())
+    assert "is_causal=False) (it takes fewer positional arguments)" in said
+    assert "Next: fix the file, then run python autograder.py --p1" in said
+
+
 def test_a_case_of_what_is_promised_runs_again_by_the_name_reported(tmp_path):
     name = "beyond/H2-N70-D32-float16-last"
     _, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1", "--case", name, "--no-benchmark")

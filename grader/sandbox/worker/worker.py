@@ -169,8 +169,9 @@ class Server:
                 signature.bind(*request["positional"], **dict.fromkeys(request["keywords"]))
         except TypeError as error:
             want = ", ".join(request["positional"])
+            why = str(error).replace("too many positional", "it takes fewer positional")
             raise Failure(
-                "crashed", f"want {self.name}({want}); got {self.name}{signature} ({error})",
+                "crashed", f"want {self.name}({want}); got {self.name}{signature} ({why})",
                 "wrong-signature") from None
         return {}, ()
 
