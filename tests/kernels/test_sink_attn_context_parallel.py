@@ -198,7 +198,7 @@ def test_sink_tokens_are_seen_by_every_piece(ranks, size, window, sinks):
 @pytest.mark.parametrize("form", [
     dict(heads=(8, 1), B=2), dict(heads=(3, 3), D=40), dict(dtype=torch.float16, softmax_scale=.5),
     dict(with_sinks=False), dict(place=strided),
-], ids=str)
+], ids=["grouped", "D=40", "float16", "no sinks", "strided"])
 def test_each_path_takes_every_form_of_input(ranks, form, options):
     check(ranks, 2, 37, **form, **options)
 
