@@ -10,12 +10,13 @@ grade: .venv/.installed
 	$(BIN)/python autograder.py
 	$(BIN)/python autograder_optional.py
 
+# All tests of a file by one worker: they share what its fixtures graded, built and installed.
 test: .venv/.installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Without the tests of sink_attn, of its use in models and of the benchmarks.
 test-course: .venv/.installed
-	$(BIN)/python -m pytest -n auto --ignore tests/kernels
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/kernels
 
 # What takes minutes and guards no user's path: every kernel compiled, a share of the catalogue.
 test-slow: .venv/.installed
