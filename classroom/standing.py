@@ -18,7 +18,7 @@ from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
 EARLIER = "earlier and not late"
-STALE = "newer than its time in the worksheet: download the worksheet again"
+STALE = "newer than its time in the worksheet: download worksheet and submissions again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
@@ -77,7 +77,8 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
     """A student with what an earlier run had, too, if it is older: a download has the newest.  The
     same files with another time that was typed are one hand-in whose time was corrected.  Of
     what Canvas marks LATE the days are not known: then a person reads what the earlier one had.
-    Other files with the same time of a worksheet wait for a newer worksheet."""
+    Other files with the same time of a worksheet wait for a newer worksheet, and so does an
+    earlier time than before, unless no time decides anything and the files are the same."""
     if now.marked_late and now.time is None:
         had = [f"{EARLIER}, with {old['points']:g} points"] if old["points"] is not None \
             and not (old["marked_late"] or old["state"] in EMPTY) else [
@@ -87,13 +88,15 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
                   notes=now.notes)
     if now.time is None and was.files == now.files and "".join(now.notes).startswith(NOT_LISTED):
         return replace(now, time=was.time, person=_extended(now, old))
-    if timed and not typed and was.time and was.time == now.time == late.read(
-            now.person.handed_in) and _is_changed(was, now):
-        return replace(was, key=now.key, notes=(*now.notes, STALE))
-    if was.is_nothing or not (was.time and now.time) \
-            or was.time.timestamp() >= now.time.timestamp() or typed and was.files == now.files:
+    if was.is_nothing or not (was.time and now.time):
         return now
-    return replace(now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
+    back = was.time.timestamp() - now.time.timestamp()
+    if not typed and now.time == late.read(now.person.handed_in) and (
+            back > 0 and (timed or was.files != now.files)
+            or back == 0 and timed and _is_changed(was, now)):
+        return replace(was, key=now.key, notes=(*now.notes, STALE))
+    return now if back >= 0 or typed and was.files == now.files else replace(
+        now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
 
 
 def _extended(now: Submitted, old: dict) -> roster.Person:

@@ -202,11 +202,15 @@ def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp
     assert grade() == 2 and "want a .zip that can be unpacked" in capsys.readouterr().err
 
 
-def worksheet(folder, *rows: tuple[str, str, str, str]) -> None:
-    """folder/worksheet.csv with these rows: number, name, status, grade."""
+def worksheet(folder, *rows: tuple[str, str, str, str], day: int | None = None) -> None:
+    """folder/worksheet.csv with these rows: number, name, status, grade.  day: of December, on
+    which all handed in."""
     text = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (grade)\n"
     for number, name, status, grade in rows:
         text += f'Participant {number},{name},{name[0]}@x.org,"{status}",{grade},100.00,-\n'
+    if day:
+        text = re.sub(",-$", f',"Monday, {day} December 2026, 10:00",-', text, flags=re.MULTILINE)
+        text = text.replace(",Last", ",Last modified (submission),Last")
     (folder / "worksheet.csv").write_text(text, "utf-8")
 
 
@@ -333,23 +337,14 @@ def test_who_leaves_keeps_the_time_and_the_extension_of_their_hand_in(
         moodle, tmp_path, files, status, day, code, shown):
     shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "policy.toml").write_text(POLICY.replace("Z", ""))
-
-    def left(*rows: tuple[str, str, str, str]) -> None:
-        worksheet(tmp_path, *rows)
-        text = (tmp_path / "worksheet.csv").read_text("utf-8").replace(
-            "Last modified (grade)", "Last modified (submission),Last modified (grade)")
-        (tmp_path / "worksheet.csv").write_text(re.sub(
-            ",-$", f',"{day} December 2026, 10:00",-', text, flags=re.MULTILINE).replace(
-                f'"{day} Dec', f'"Monday, {day} Dec'))
-
-    left(("11", "Anna", status, ""), *CLASS[1:])
+    worksheet(tmp_path, ("11", "Anna", status, ""), *CLASS[1:], day=day)
     options = ("--policy", tmp_path / "policy.toml", "--partial")
     assert moodle(*options) == code and points(tmp_path)["Anna"] == shown
     (tmp_path / "class.csv").write_text("name\nAnna\n")
     options += ("--roster", tmp_path / "class.csv") * (files == "listed")
     if files != "here":
         shutil.rmtree(tmp_path / "in/Anna_11_assignsubmission_file")
-    left(*CLASS[1:])
+    worksheet(tmp_path, *CLASS[1:], day=day)
     for _ in range(2):
         assert moodle(*options) == 3 and points(tmp_path)["Anna"] == shown
 
@@ -359,19 +354,14 @@ def test_a_new_file_with_its_old_time_waits_for_a_newer_worksheet(moodle, tmp_pa
     (tmp_path / "policy.toml").write_text(POLICY.replace("Z", "").replace("days = 3", "days = 1"))
 
     def grade(day: int, *options: str) -> tuple[int, str, str]:
-        worksheet(tmp_path, *CLASS)
-        text = (tmp_path / "worksheet.csv").read_text("utf-8").replace(
-            "Last modified (grade)", "Last modified (submission),Last modified (grade)")
-        (tmp_path / "worksheet.csv").write_text(re.sub(
-            ",-$", f',"{day} December 2026, 10:00",-', text, flags=re.MULTILINE).replace(
-                f'"{day} Dec', f'"Monday, {day} Dec'))
+        worksheet(tmp_path, *CLASS, day=day)
         code = moodle("--policy", tmp_path / "policy.toml", *options)
         return code, of_worksheet(tmp_path)["Anna"], capsys.readouterr().out
 
     assert grade(1)[:2] == (0, "90.00")
     anna = tmp_path / "in/Anna_11_assignsubmission_file"
     (anna / "problem_2.py").write_text("pass # again")
-    line = "Anna: newer than its time in the worksheet: download the worksheet again"
+    line = "Anna: newer than its time in the worksheet: download worksheet and submissions again"
     for options in ((), ("--yes",), ()):
         code, shown, said = grade(1, *options)
         assert line in said and (code == 2 or (code, shown) == (3, ""))
@@ -380,6 +370,28 @@ def test_a_new_file_with_its_old_time_waits_for_a_newer_worksheet(moodle, tmp_pa
     assert (tmp_path / "out/submissions/Anna/problem_2.py").read_text() == "pass"
     (tmp_path / "policy.toml").write_text("missing = 'keep'\n")
     assert grade(3, "--yes")[0] == 0, "no time decides anything"
+
+
+@pytest.mark.parametrize(("text", "rules", "held"), [
+    ("pass", POLICY.replace("Z", ""), True), ("wrong # old", POLICY.replace("Z", ""), True),
+    ("wrong # old", "", True), ("pass", "", False)])
+def test_a_time_earlier_than_before_waits_for_a_newer_worksheet(
+        moodle, tmp_path, capsys, text, rules, held):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "policy.toml").write_text(rules)
+    options = ("--policy", tmp_path / "policy.toml", "--yes")
+    worksheet(tmp_path, *CLASS, day=2)
+    assert moodle(*options) == 0
+    before, file = points(tmp_path), tmp_path / "in/Anna_11_assignsubmission_file/problem_2.py"
+    file.write_text(text)
+    worksheet(tmp_path, *CLASS, day=1)
+    for _ in range(2):
+        assert moodle(*options) == 3 * held
+        assert points(tmp_path)["Anna"] == ("" if held else before["Anna"])
+        assert ("newer than its time in the worksheet" in capsys.readouterr().out) == held
+    worksheet(tmp_path, *CLASS, day=2)
+    file.write_text("pass")
+    assert moodle(*options) == 0 and points(tmp_path) == before
 
 
 @pytest.mark.parametrize(("status", "column"), [
