@@ -211,8 +211,8 @@ def grade(arguments, wanted: dict) -> int:
         students = standing.absent(students, arguments.submissions, tables[-1].name, worth)
     overrides = grades.by_student(grades.read_overrides(arguments.overrides), students, stages,
                                   worth)
-    spent, lines = worth.late.spent_by([student.person for student in students]) \
-        if worth.late else (Counter(), [])
+    spent, doubts, lines = worth.late.spent_by([student.person for student in students]) \
+        if worth.late else (Counter(), Counter(), [])
     nothing = [student for student in students if student.is_nothing]
     if worth.zero and (unsure := [student for student in nothing if student.may_own]):
         lines.append(f"missing: {len(unsure)} of the {len(nothing)} who handed in nothing get no 0 "
@@ -284,7 +284,8 @@ def grade(arguments, wanted: dict) -> int:
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
                 rules = replace(worth, zero=False) if each.may_own else worth
-                grades.apply(report, rules, overrides.get(student.key, []), spent[student.person])
+                grades.apply(report, rules, overrides.get(student.key, []), spent[student.person],
+                             doubts[student.person])
                 standing.hold(report, stands.get(student.key))
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))

@@ -162,9 +162,7 @@ def nbgrader(graded: list[dict], assignment: str) -> bytes:
     table: list = [NBGRADER]
     for report in graded:
         if report["points"] is not None:
-            name = report["student"]
-            for also in ("id", "login", "email"):  # to tell namesakes apart
-                name = name.removesuffix(f" ({report[also]})")
+            name = person_of(report).unnumbered.name
             last, comma, first = name.partition(", ")
             if not comma:
                 first, _, last = name.rpartition(" ")

@@ -228,11 +228,12 @@ def that_count(student: Submitted, rules: Late | None, overrides: list[Override]
     return given if rules and rules.keep == "best" else given[-1:]
 
 
-def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: int = 0) -> None:
-    """Put the points into a student's report.  spent: days of the budget used before."""
+def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: int = 0,
+          doubtful: int = 0) -> None:
+    """Put the points into a student's report.  spent, doubtful: as in late.apply()."""
     stages = report["stages"]
     extended = next((each for each in overrides if each.days_late is not None), None)
-    share = late.apply(report, policy.late, extended, spent)
+    share = late.apply(report, policy.late, extended, spent, doubtful)
     words = {each.stage: each for each in overrides if each.points is not None}
     given = {stage["stage"]: words.get(stage["stage"], words.get(None)) for stage in stages
              if {stage["stage"], None} & set(words)}

@@ -20,6 +20,8 @@ FORMATS = [f"%A, {day}, {time}" for day in ("%d %B %Y", "%B %d, %Y")  # Moodle's
            for time in ("%I:%M %p", "%H:%M")]
 DAY = timedelta(days=1)
 UNKNOWN = "marked as late, but not how late: an override says the days or the points"
+SPENT = "late by free days that may be spent already: a roster with numbers, logins or addresses " \
+    "says by which namesake"
 DOUBTED = "marked as late, but in time ({}): an override says the days or the points"
 
 
@@ -35,9 +37,11 @@ class Late:
     budget: int = 0  # days of a term that cost nothing
     spent: tuple[tuple[Person, int], ...] = ()  # who used how many of them
 
-    def spent_by(self, people: list[Person]) -> tuple[dict[Person, int], list[str]]:
-        """-> the days of the budget that each has used; a line for each who is none of them."""
-        found, lines = Counter(), []
+    def spent_by(self, people: list[Person]
+                 ) -> tuple[dict[Person, int], dict[Person, int], list[str]]:
+        """-> the days of the budget that each has used; those that each may have used, as somebody
+        of that name did; a line for everyone who matches no student, or several."""
+        found, doubts, lines = Counter(), Counter(), []
         differ = differing([person for person, _ in self.spent], people)
         for person, days in self.spent:
             theirs = match(person, people, differ)
@@ -46,7 +50,9 @@ class Late:
             elif days:
                 lines.append(f"spent: {escape(person.shown)} used {days} of the budget's days, and "
                              f"matches {'several students' if theirs else 'no student'}")
-        return found, lines
+                doubts.update(dict.fromkeys(
+                    theirs or match(person.unnumbered, people, differ), days))
+        return found, doubts, lines
 
     def days_of(self, time: datetime) -> int:
         """The days begun after the deadline; 0 before it and within the grace period."""
@@ -103,10 +109,12 @@ def said(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
 
 
-def apply(report: dict, late: Late | None, word=None, spent: int = 0) -> float:
+def apply(report: dict, late: Late | None, word=None, spent: int = 0,
+          doubtful: int = 0) -> float:
     """Note in a report how late it is, and in "held" if a person has to say so, which is always the
     case if the learning system calls it late and no deadline is known.  word: an override of the
-    days.  spent: days of the budget used before.  -> the share of the points that remains."""
+    days.  spent: days of the budget used before; doubtful: perhaps used.  -> the share of the
+    points that remains."""
     report["late_days"], report["late"], report["held"], report["free_days"] = None, "", [], None
     if late is not None:
         late = late.until(read(report.get("extension") or ""))
@@ -121,7 +129,9 @@ def apply(report: dict, late: Late | None, word=None, spent: int = 0) -> float:
     else:
         report["held"] += [UNKNOWN] * report["marked_late"]
         return 1.0
-    free = min(days, max(0, late.budget - spent)) if days <= late.days else 0
+    free, least = (min(days, max(0, late.budget - used)) if days <= late.days else 0
+                   for used in (spent, spent + doubtful))
+    report["held"] += [SPENT] * (least < free)
     report["late_days"], report["free_days"] = days, free if late.budget else None
     share = max(0.0, 1 - late.per_day * (days - free)) if days <= late.days else 0.0
     if days:

@@ -54,6 +54,14 @@ class Person:
         return self.name or self.login or self.email or self.id
 
     @property
+    def unnumbered(self) -> "Person":
+        """Without the number, login or address that tells them from a namesake in reports."""
+        name = self.name
+        for _, value in self.known:
+            name = name.removesuffix(f" ({value})")
+        return replace(self, name=name)
+
+    @property
     def known(self) -> list[tuple[str, str]]:
         """Their numbers, logins and addresses, each with the kind that it is of."""
         return [(kind, value) for kind, value in ((self.system or "id", self.id), (

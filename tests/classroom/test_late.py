@@ -404,7 +404,8 @@ def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
                     "budget = 3\nspent = ['hw1.csv']\n")
     rules = grades.read(path)
     anna, ben = Person("Anna", "7"), Person("Dr. Ben", "9", also=(("sid", "8"),))
-    spent, lines = rules.late.spent_by([anna, ben])
+    spent, doubts, lines = rules.late.spent_by([anna, ben])
+    assert not doubts
     assert lines == ["spent: Cleo used 1 of the budget's days, and matches no student"]
     for person, hours, points, free in (
             (anna, 47, 90.0, 1), (ben, 47, 100.0, 2), (ben, 95, 90.0, 3), (ben, 1000, 0.0, 0),
@@ -435,6 +436,33 @@ def test_days_spent_are_found_by_any_name_or_number(tmp_path, monkeypatch, capsy
     assert ",50.0," in (tmp_path / "out/grades.csv").read_text()
     assert "spent: Cleo used 1 of the budget's days, and matches no student" in (
         capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("now", "more", "points"), [
+    (("Chen Li,7", "Chen Li,8"), "", ["", ""]), (("Chen Li,7",), "", [""]),
+    (("Chen Li,7", "Li Chen,4703"), "", ["100.0", "50.0"]),
+    (("Chen Li,7", "Chen Li,8"), "budget = 3", ["100.0", "100.0"]),
+    (("Chen Li,7", "Chen Li,8"), "per_day = 0.5\ndays = 0", ["0.0", "0.0"]),
+    (("Chen Lin,7", "Li,8"), "", ["100.0", "100.0"])])
+def test_days_spent_by_a_namesake_hold_a_grade_that_they_may_change(
+        tmp_path, monkeypatch, capsys, now, more, points):
+    make(tmp_path / "in", {row.replace(",", " ("): {2: f"pass # {row}"} for row in now})
+    (tmp_path / "in/index.csv").write_text("name,path,time\n" + "".join(
+        f"{row.partition(',')[2]},{row.replace(',', ' (')},2026-11-30T13:00\n" for row in now))
+    (tmp_path / "class.csv").write_text("name,id\n" + "\n".join(now))
+    (tmp_path / "hw1.csv").write_text(
+        "student,id,free_days\nChen Li (4703),4703,2\nChen Li (4704),4704,0\n")
+    rules = {"deadline": "2026-11-30T12:00:00", "days": 2, "per_day": 0.5, "budget": 2,
+             "spent": "['hw1.csv']"} | dict(line.split(" = ") for line in more.splitlines())
+    (tmp_path / "policy.toml").write_text("[late]\n" + "".join(
+        f"{name} = {value}\n" for name, value in rules.items()))
+    grade = classes.program(monkeypatch, tmp_path)
+    code = grade("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml",
+                 submissions=tmp_path / "in/index.csv")
+    with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+        assert [row["points"] for row in csv.DictReader(file)] == points
+    held = f"No grade yet for {len(now)} of {len(now)} students: {len(now)} late by free days that"
+    assert code == 3 * ("" in points) and (held in capsys.readouterr().out) == ("" in points)
 
 
 def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):
