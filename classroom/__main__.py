@@ -195,7 +195,7 @@ def grade(arguments, wanted: dict) -> int:
         cases = record.sha256(arguments.cases.read_bytes())[:12]
     tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
     listed = " and ".join(table.name for table in tables)
-    left_out: list[str] = []
+    left_out = settings.replaced(arguments.out, wanted)
     present = gather(arguments.submissions, *tables, say=left_out.append)
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     joined += settings.not_applied(arguments.out, wanted)

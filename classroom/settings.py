@@ -53,9 +53,13 @@ def read(results: Path) -> dict:
 
 def complete(arguments) -> dict:
     """Fill in the options of `grade` that were left out, from class.toml.  -> all settings, for the
-    new class.toml."""
-    out, wanted = arguments.out, {}
-    for name, value in (DEFAULTS | read(out)).items():
+    new class.toml.  Of --canvas and --moodle the one that is given replaces the other there, with
+    its column."""
+    out, wanted, kept = arguments.out, {}, read(arguments.out)
+    for name, other in (("canvas", "moodle"), ("moodle", "canvas")):
+        if getattr(arguments, name) and kept.pop(other, None):
+            kept.pop("column", None)
+    for name, value in (DEFAULTS | kept).items():
         given = getattr(arguments, name)
         if given is None:
             given = out / value if value and name in PATHS else value
@@ -64,6 +68,13 @@ def complete(arguments) -> dict:
             wanted[name] = os.path.relpath(given.resolve(), out.resolve()) if name in PATHS \
                 else given
     return wanted
+
+
+def replaced(results: Path, wanted: dict) -> list[str]:
+    """A line on what is in class.toml now and not in these settings."""
+    gone = [f"{name} = {value}" for name, value in read(results).items() if name not in wanted]
+    return [f"{FILE}: without {' and '.join(gone)} now, as another gradebook is given"] \
+        if gone else []
 
 
 def refuse(results: Path, wanted: dict) -> ValueError:
@@ -91,9 +102,10 @@ def text(results: Path, wanted: dict) -> str:
     path = results / FILE
     text = path.read_text("utf-8") if path.is_file() else EMPTY
     known = tomllib.loads(text)
-    for name, value in wanted.items():
-        if known.get(name) != value:
-            line = f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+    for name in wanted | known:
+        if known.get(name) != (value := wanted.get(name)):
+            line = f"# {name} =\n" if value is None else \
+                f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
             text, found = re.subn(rf"^(# *)?{name} *=.*\n?", lambda _, line=line: line, text,
                                   count=1, flags=re.MULTILINE)
             text += line * (not found)

@@ -888,6 +888,31 @@ def test_settings_that_are_none_are_named(grade, tmp_path, capsys, text):
     assert grade() == 2 and "class.toml" in capsys.readouterr().err
 
 
+def test_one_gradebook_takes_the_place_of_the_other(moodle, grade, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "canvas.csv").write_text(
+        "Student,ID,SIS Login ID,Section,Flash (7)\n    Points Possible,,,,100\n"
+        "Anna,1,A@x.org,S,\nBen,2,B@x.org,S,\nFinn,3,F@x.org,S,\n")
+    (tmp_path / "in").rename(tmp_path / "moodle")
+    make(tmp_path / "in", {"flat": {2: "pass"}})
+    for name, text in (("anna_1", "pass"), ("ben_2", "wrong"), ("finn_3", "pass # f")):
+        (tmp_path / f"in/{name}_70_problem_2.py").write_text(text)
+    shutil.rmtree(tmp_path / "in/flat")
+    canvas = ("--canvas", tmp_path / "canvas.csv", "--column", "Flash")
+    assert grade(*canvas) == 0
+    assert moodle(submissions=tmp_path / "moodle") == 0
+    assert "class.toml: without canvas = ../canvas.csv and column = Flash now" in (
+        capsys.readouterr().out)
+    assert of_worksheet(tmp_path)["Anna"] == "100.00" and points(tmp_path)["Finn"] == "100.0"
+    assert "# canvas =\n# column =\n" in (tmp_path / "out/class.toml").read_text()
+    assert grade(submissions=tmp_path / "moodle") == 0
+    assert "without" not in capsys.readouterr().out
+    book = ["gradebook", str(tmp_path / "out"), "--nbgrader", str(tmp_path / "nb.csv")]
+    assert main.main(book) in (0, 3), "the grades are by class.toml as it is now"
+    assert grade(*canvas) in (0, 3)
+    assert set(settings.read(tmp_path / "out")) & {"canvas", "moodle"} == {"canvas"}
+
+
 def test_an_option_changes_its_line_and_no_other(tmp_path):
     (tmp_path / "class.toml").write_text("# ours\nseed = 3  # agreed\nstages = '1-7'\n")
     wanted = settings.read(tmp_path) | {"seed": 4, "roster": '../a "b".csv'}
