@@ -193,10 +193,11 @@ def grade(arguments, wanted: dict) -> int:
 
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
-    tables = [table for table in (arguments.roster, arguments.moodle, arguments.canvas) if table]
+    options = list(filter(vars(arguments).get, ("roster", "moodle", "canvas")))
+    tables = [getattr(arguments, name) for name in options]
     listed = " and ".join(table.name for table in tables)
     left_out = settings.replaced(arguments.out, wanted)
-    present = gather(arguments.submissions, *tables, say=left_out.append)
+    present = gather(arguments.submissions, *tables, options=options, say=left_out.append)
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     joined += settings.not_applied(arguments.out, wanted)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []

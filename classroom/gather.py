@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
@@ -147,12 +147,13 @@ class Place(NamedTuple):
     marked_late: bool = False
 
 
-def gather(submissions: Path, *listed: Path, say: Callable[[str], None] = lambda line: None
-           ) -> list[Submitted]:
+def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("roster"),
+           say: Callable[[str], None] = lambda line: None) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
-    then gradebooks.  say() gets a line on what is left out.  -> the students by name.  Raises
-    ValueError: it is neither, has no submission, or a table is invalid."""
-    tables = [*map(roster.read, listed)]
+    then gradebooks.  options: that gave them.  say() gets a line on what is left out.  -> the
+    students by name.  Raises ValueError: it is neither, has no submission, or a table is invalid."""
+    tables = [roster.read(table, f"--{option}") for table, option in zip(
+        listed, options, strict=False)]
     with ExitStack() as opened:
         if submissions.is_dir():
             places = _places(_on_disk(submissions, listed), _stamps(submissions, listed))

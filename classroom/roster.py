@@ -137,10 +137,10 @@ def _shown(rows: list[list[str]]) -> str:
     return escape(", ".join(rows[0])) if rows else "nothing"
 
 
-def read(path: Path) -> list[Person]:
-    """The people in a roster, or in a learning system's gradebook.  Raises ValueError: it is no
-    such table, or two people have the same id, login or address."""
-    headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
+def read(path: Path, what: str = "--roster") -> list[Person]:
+    """The people in a roster, or in a learning system's gradebook.  what: as in cells().  Raises
+    ValueError: it is no such table, or two people have the same id, login or address."""
+    headers, rows = table(path, what, (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
     is_worksheet = _know_a_worksheet(columns, headers, rows)
@@ -148,8 +148,8 @@ def read(path: Path) -> list[Person]:
         "section" in headers and "id" in headers[1:3])
     if not any(columns[name] for name in ("name", "id", "login", "email")) \
             and not (columns["first"] and columns["last"]):
-        raise ValueError("--roster: want a column name (or first name and last name), id, login or "
-                         f"e-mail; got {_shown(cells(path, '--roster')[0])} in {path}")
+        raise ValueError(f"{what}: want a column name (or first name and last name), id, login or "
+                         f"e-mail; got {_shown(cells(path, what)[0])} in {path}")
     people, typed = [], columns["handed_in"] == HEADERS["handed_in"][0]
     for row in rows:
         person = {column: row[name] for column, name in columns.items() if name}
@@ -167,15 +167,15 @@ def read(path: Path) -> list[Person]:
                 and not person["name"].startswith("Points Possible"):
             people.append(Person(**person, typed=typed, system=system))
     if not people:
-        raise ValueError(f"--roster: want a row per student; got none in {path}")
+        raise ValueError(f"{what}: want a row per student; got none in {path}")
     for column in ("id", "login", "email"):
         values = [getattr(person, column).casefold() for person in people]
         if twice := next((value for value in values if value and values.count(value) > 1), ""):
-            raise ValueError(f"--roster: want an {column} for one student each; got {twice} twice "
+            raise ValueError(f"{what}: want an {column} for one student each; got {twice} twice "
                              f"in {path}")
     if len(set(people)) < len(people):
         twice = next(person.shown for person in people if people.count(person) > 1)
-        raise ValueError(f"--roster: want each student once; got {twice} twice in {path}")
+        raise ValueError(f"{what}: want each student once; got {twice} twice in {path}")
     return people
 
 

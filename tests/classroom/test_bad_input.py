@@ -89,6 +89,8 @@ def place(tmp_path, monkeypatch):
     (f"{CANVAS_OF} folder", "", "--canvas: want a table, a .csv; got folder"),
     (f"{CANVAS_OF} given.csv", CANVAS.encode("utf-16"), "--canvas: want a table in UTF-8"),
     (f"{GRADE} --moodle given.csv", XLSX, "got given.csv, a workbook"),
+    (f"{GRADE} --moodle given.csv", "a,b\n1,2,3\n", "--moodle: want 2 cells a row; got 3"),
+    (f"{GRADE} --roster moodle.csv --canvas given.csv", "x,y\n", "--canvas: want a column name"),
     (f"{CANVAS_OF} given.csv", XLSX, "--canvas: want a table, a .csv; got given.csv, a workbook"),
     (f"{CANVAS_OF} given.csv", CANVAS + "Coe, Cleo,1,c,A,1,2,3\n", "want 7 cells a row; got 8"),
     (f"{CANVAS_OF} given.csv", CANVAS.replace("Essay", "FlashAttention"), "--column: want one of"),
