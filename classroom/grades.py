@@ -150,7 +150,8 @@ def read_overrides(path: Path | None) -> list[Override]:
             try:
                 found.append(_override(row))
             except ValueError:
-                cells = ", ".join(row[name] or "-" for name in COLUMNS)
+                cells = ", ".join(row[name] or "-" for name in (*COLUMNS, "dayslate")
+                                  if name in row)
                 raise ValueError(
                     f"--overrides: want a student, a stage of 1-{max(STAGES)} or {ALL}, points or, "
                     f"for {ALL}, days_late, and a reason or a note; got {cells} in row {line} of "

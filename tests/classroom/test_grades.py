@@ -297,6 +297,13 @@ def test_overrides_that_are_none(written, row, says):
         grades.read_overrides(written(f"student,stage,points,reason\n{row}\n"))
 
 
+@pytest.mark.parametrize("days", ["-1", "one"])
+def test_a_message_on_bad_days_shows_them(written, days):
+    with pytest.raises(ValueError, match=rf"got anna, \*, -, ok, {days} in row 2"):
+        grades.read_overrides(written(
+            f"student,stage,points,reason,days late\nanna,*,,ok,{days}\n"))
+
+
 def test_a_table_without_the_columns_is_no_overrides(written, tmp_path):
     with pytest.raises(ValueError, match="want the columns student, stage, points, reason"):
         grades.read_overrides(written("student,points\nanna,3\n"))
