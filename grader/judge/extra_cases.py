@@ -47,7 +47,8 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
     for step in context.step_checks.result():
         if step.light == WRONG:
             cases += contract.aimed(stage, step.example, run.tiles, options.seed, on_gpu)
-    sizes = "your tile sizes" + f" ({', '.join(map(str, sorted(run.tiles)))})" * bool(run.tiles)
+    sizes = f"your tile sizes ({', '.join(map(str, sorted(run.tiles)))})" if run.tiles else \
+        "usual tile sizes"
     run.explained = any(not check.stands and check.group != "beyond"
                         for check in context.result.checks)
     _revive(context, run)

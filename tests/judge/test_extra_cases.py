@@ -12,11 +12,14 @@ from grader.report.results import Check
 from tests.judged import PLAIN
 
 
-@pytest.mark.parametrize("outcome, explained", [("pass", False), ("wrong", True)])
-def test_the_first_wrong_case_at_a_border_is_explained(monkeypatch, outcome, explained):
+@pytest.mark.parametrize("outcome, tiles, explained, sizes", [
+    ("pass", {128, 64}, False, "your tile sizes (64, 128)"),
+    ("wrong", set(), True, "usual tile sizes")])
+def test_the_first_wrong_case_at_a_border_is_explained(monkeypatch, outcome, tiles, explained,
+                                                       sizes):
     """Cases that only the course promises leave it open whether one that decides was explained."""
     seen, run = [], CasesRun(None, True)
-    run.explained, run.tiles = True, {64}
+    run.explained, run.tiles = True, tiles
     context = SimpleNamespace(
         stage=STAGES[4], runs_every_case=True, claimed=None, options=SimpleNamespace(
             device="cpu", seed=0), step_checks=SimpleNamespace(result=lambda: []),
@@ -42,4 +45,4 @@ def test_the_first_wrong_case_at_a_border_is_explained(monkeypatch, outcome, exp
     monkeypatch.setattr(extra_cases, "record", lambda context, check: recorded.append(check.label))
     extra_cases.run_at_tile_borders(context, run)
     assert seen == [explained]
-    assert recorded == ["(2 cases with lengths just below and above your tile sizes (64))"]
+    assert recorded == [f"(2 cases with lengths just below and above {sizes})"]
