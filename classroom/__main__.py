@@ -333,12 +333,10 @@ def grade(arguments, wanted: dict) -> int:
                 store.write(folder / standing.REFUSED, zipped(chosen[key].kept))
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
-        for name, contents in made.items():
-            store.write(arguments.out / name, contents)
         graded = [replace(student, files=chosen[student.key].files) for student in students]
         code = write(graded, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
-                      for key, rows in overrides.items() for given in rows if given.note})
+                      for key, rows in overrides.items() for given in rows if given.note}, made)
         made, lines, also = ({}, [], []) if interrupted else filled(
             arguments, arguments.out, most, written)
         for path, contents in made.items():
@@ -376,15 +374,14 @@ def spread(arguments, cluster: str = "slurm") -> int:
 
 
 def write(students, stages, reports, store, progress, interrupted: bool,
-          notes: dict[tuple, str]) -> int:
+          notes: dict[tuple, str], history: dict[str, bytes]) -> int:
     """Write the tables of what is known so far, and print their last line.  notes: see
-    summary.page()."""
+    summary.page(); history: name -> contents, from audit.files()."""
     from classroom import feedback, summary  # import torch
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
         report["as_published"] = found.published.get(student.name)
-        store.write(store.folder / "students" / f"{report['key']}.json", as_json(report))
     made = {report["key"]: feedback.pages(report) for report in reports}
     for key, kinds in made.items():
         for kind, contents in kinds.items():
@@ -394,6 +391,11 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
+    # If the disk is full, the history tells nothing that no table has, and the next run compares
+    # with reports that it tells of.
+    for name, contents in (history | {
+            f"students/{report['key']}.json": as_json(report) for report in reports}).items():
+        store.write(store.folder / name, contents)
     if interrupted:
         outcomes = [stage["outcome"] for report in reports for stage in report["stages"]]
         progress.line(f"Interrupted; not graded yet: {outcomes.count('pending')} of "

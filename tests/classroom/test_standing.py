@@ -1,6 +1,7 @@
 """Grades that stand are not changed, and nobody is removed, unasked."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from classroom import __main__ as main
 from classroom import audit, batch, settings
+from classroom.store import Store
 from tests.classroom.classes import make, program
 
 POLICY = """[late]
@@ -769,6 +771,25 @@ def test_every_change_of_a_grade_is_a_line_with_its_reason(grade, options, tmp_p
     assert grade("--forget", "ben") == 3
     assert not any("ben" in row for row in history(tmp_path))
     assert "/ben" not in (tmp_path / "out/.written").read_text()
+
+
+@pytest.mark.parametrize("name", ["cleo.md", "grades.csv", "summary.html"])
+def test_the_history_has_no_grade_that_no_table_has(grade, options, tmp_path, monkeypatch, capsys,
+                                                    name):
+    assert grade() == 0
+    before, write = history(tmp_path), Store.write
+
+    def full(self, path, contents):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(self, path, contents)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", full)
+        assert grade(*options, "--yes") == 2 and "No space left" in capsys.readouterr().err
+    assert history(tmp_path) == before
+    assert grade("--yes") == 0 and history(tmp_path)[-2] == (
+        "cleo", "P2", "0 of 100", "50 of 100", "a person: showed me")
 
 
 def test_a_sum_that_changes_alone_has_a_reason_too(grade, options, tmp_path):
