@@ -151,7 +151,7 @@ def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("ro
            say: Callable[[str], None] = lambda line: None) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
     then gradebooks.  options: that gave them.  say() gets a line on what is left out.  -> the
-    students by name.  Raises ValueError: it is neither, has no submission, or a table is invalid."""
+    students by name.  Raises ValueError: it is neither, or empty, or a table is invalid."""
     tables = [roster.read(table, f"--{option}") for table, option in zip(
         listed, options, strict=False)]
     with ExitStack() as opened:

@@ -168,7 +168,8 @@ def nbgrader(graded: list[dict], assignment: str) -> bytes:
                 first, _, last = name.rpartition(" ")
             table.append([assignment, "", "", *map(plain, (
                 report["login"] or report["id"] or report["student"], last, first,
-                report["email"])), report["points"], 0.0, report["points"], report["max_points"]])
+                report["email"])), round(report["points"] + report["late_penalty"], 2),
+                report["late_penalty"], report["points"], report["max_points"]])
     return roster.written(table, lineterminator="\n")
 
 

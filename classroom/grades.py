@@ -238,7 +238,10 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
     words = {each.stage: each for each in overrides if each.points is not None}
     given = {stage["stage"]: words.get(stage["stage"], words.get(None)) for stage in stages
              if {stage["stage"], None} & set(words)}
+    penalty = 0.0
     for stage in stages:
+        _worth(stage, policy, 1.0)
+        full = stage["points"]
         _worth(stage, policy, share)
         if extended and report.get("state") not in EMPTY:  # else for what will be handed in
             stage["days_set"] = {"days": extended.days_late, "reason": extended.reason}
@@ -246,6 +249,9 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
             stage["override"] = {
                 "points": word.points, "reason": word.reason, "was": stage["points"]}
             stage["points"], stage["step_credit"] = word.points, 0.0
+        else:
+            penalty += full - stage["points"]
+    report["late_penalty"] = round(penalty, 2)  # points
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     is_kept = False
     if report.get("state") not in EMPTY and not extended:

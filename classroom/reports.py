@@ -55,7 +55,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "returns": student.returns,
         **asdict(store.settings),
         **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "free_days",
-                         "late", "step_credit")),
+                         "late", "late_penalty", "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "refused": student.trouble or None, "refused_sha256": student.refusal or None,
         "notes": [*student.notes, *unchecked(found)],
@@ -192,7 +192,7 @@ def read_reports(results: Path) -> list[dict]:
         try:
             found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {
                 "free_days": None, "system": "", "refused_sha256": None, "status": "",
-                "extension": None} | json.loads(path.read_bytes()))
+                "extension": None, "late_penalty": 0.0} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):

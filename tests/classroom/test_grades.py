@@ -128,7 +128,11 @@ def test_a_day_late_costs_right_steps_as_much_as_it_costs_points():
     report = {"stages": [stage(4, 0.0, steps="rrrrrrrw"), stage(5, 100.0)], "notes": [],
               "marked_late": False, "handed_in": "2026-12-01T10:00:00"}
     grades.apply(report, rules)
-    assert (report["step_credit"], report["points"]) == (31.5, 45.0)
+    assert (report["step_credit"], report["points"], report["late_penalty"]) == (31.5, 45.0, 5.0)
+    report = {"stages": [stage(4, 100.0), stage(5, 100.0)], "notes": [], "marked_late": False,
+              "handed_in": "2026-12-01T10:00:00"}
+    grades.apply(report, rules, [Override("anna", 4, 70.0, "copied")])
+    assert (report["points"], report["late_penalty"]) == (115.0, 5.0), "points set cost no days"
 
 
 def test_an_override_settles_a_stage_and_says_why():

@@ -868,7 +868,7 @@ def test_results_alone_tell_what_decided_and_fill_a_gradebook(grade, options, tm
     assert (run["grader"], run["commit"]) == (ben["grader"], ben["commit"])
     assert set(json.loads(run["tables"])) == {"policy", "roster", "overrides"}
     assert main.main(["gradebook", str(archive), "--nbgrader", str(tmp_path / "nb.csv")]) == 0
-    assert "90.0,0.0,90.0,100" in (tmp_path / "nb.csv").read_text()
+    assert "100.0,10.0,90.0,100" in (tmp_path / "nb.csv").read_text()
 
 
 def test_no_gradebook_is_filled_after_the_days_spent_before_changed(grade, options, tmp_path,
