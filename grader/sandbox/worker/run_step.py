@@ -343,8 +343,7 @@ class _Launched:
         wanted = WANTED[self.kind](given)
         if programs[0] < wanted or max(programs[1:], default=1) > 1:
             raise Misused("handed-wrongly", f"{self.name} is launched on {programs} programs, "
-                          f"want ({wanted},): they are numbered along one axis"
-                          + ", and triton.cdiv rounds up" * (programs == (wanted - 1,)))
+                          f"want ({wanted},): they are numbered along one axis")
         for name, handed in vars(given).items():
             if not name.startswith("stride_"):
                 continue
