@@ -478,7 +478,9 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
         report = next((member.read(MOST_REPORTED) for member in members
                        if member.path == home / REPORT), b"")
     return replace(student, files=files, refused=refused, report=report,
-                   notes=student.notes + tuple(notes), aside=tuple(aside))
+                   aside=tuple(aside), notes=(*student.notes, *notes, *(
+                       f"problem_{stage}.py is empty" for stage in files
+                       if not files[stage].strip())))
 
 
 def _opened(members: list[Member], opened: ExitStack) -> tuple[list[Member], list[str]]:

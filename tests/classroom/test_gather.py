@@ -757,6 +757,14 @@ def test_a_name_that_is_not_utf_8_is_shown_escaped(tmp_path):
     assert student.files and student.name == "anna\\udcff\n" and student.key == "anna%FF%0A"
 
 
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_file_is_for_a_person_to_look_at(tmp_path, text):
+    make(tmp_path, {"anna": {1: text, 2: "x"}})
+    (anna,) = gather(tmp_path)
+    assert set(anna.files) == {1, 2} and anna.notes == ("problem_1.py is empty",)
+    assert not anna.aside, "her page says it with the stage"
+
+
 def test_an_empty_folder_is_nothing_and_one_of_other_things_is_not_read(tmp_path):
     (tmp_path / "anna").mkdir()
     (tmp_path / "ben").mkdir()
