@@ -454,13 +454,14 @@ def board(arguments) -> int:
     if arguments.verify < 0:
         raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
     found = leaderboard.entries(arguments.results)
+    aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])
+    found = [each for each in found if aliases[each["student"]] != leaderboard.LEFT_OUT]
     progress, verified = Progress(), leaderboard.read_verified(arguments.results)
     if arguments.verify:
         here = machine.look("cuda", 1)
         machine.account("auto", arguments.allow_root)
         verified = leaderboard.verify(arguments.results, found, arguments.verify, here,
                                       progress.line)
-    aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])
     made = leaderboard.boards(found, aliases, verified)
     for ranked in made:
         for row in ranked["rows"]:

@@ -23,6 +23,7 @@ QUIET = ("amber brisk calm clear deep early fair green keen lunar merry noble qu
          "steady sunny tidal vivid warm").split()
 NOUNS = ("badger cedar comet crane delta ember falcon fjord harbor heron island lantern maple "
          "meadow otter pebble raven river tiger willow").split()
+LEFT_OUT = "-"  # the alias of who does not want to be on a board
 VERIFIED = "verified.json"  # in RESULTS
 
 
@@ -68,7 +69,8 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     if path.is_file():
         _, rows = roster.table(path, "aliases.csv", ("student", "alias"))
         aliases = {_bare(row["student"]): _bare(row["alias"]) for row in rows if row["alias"]}
-    if len(set(aliases.values())) < len(aliases):
+    shown = [alias for alias in aliases.values() if alias != LEFT_OUT]
+    if len(set(shown)) < len(shown):
         raise ValueError(f"{path}: want an alias for one student each; got one twice")
     free = [f"{quiet} {noun}" for quiet in QUIET for noun in NOUNS]
     secrets.SystemRandom().shuffle(free)

@@ -111,6 +111,19 @@ def test_an_alias_is_shown_as_text():
     assert "<img" not in leaderboard.page(made, NOON).decode()
 
 
+@pytest.mark.parametrize(("row", "count"), [("ben,-", 1), ("ben,-\nanna,-", 0)])
+def test_who_has_a_dash_for_an_alias_is_on_no_board(graded, tmp_path, capsys, row, count):
+    results, asked = graded
+    (results / "aliases.csv").write_text(f"student,alias\n{row}\n")
+    for options in ((), ("--verify", "1", *AS)):
+        before = len(asked())
+        assert program.main(["leaderboard", str(results), "--out", str(tmp_path / "board"),
+                             *options]) == 0
+        page = (tmp_path / "board/index.html").read_text("utf-8")
+        assert page.count('<th scope="row">') == count
+        assert len(asked()) - before == count * bool(options), "nor is their file run again"
+
+
 # -------------------------------------------------------------------- run again
 def test_the_first_ones_are_run_again_from_other_bytes_and_what_moved_is_said(
         graded, tmp_path, capsys):
