@@ -48,7 +48,7 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
         if step.light == WRONG:
             cases += contract.aimed(stage, step.example, run.tiles, options.seed, on_gpu)
     sizes = f"your tile sizes ({', '.join(map(str, sorted(run.tiles)))})" if run.tiles else \
-        "usual tile sizes"
+        "a usual tile size (64)"
     run.explained = any(not check.stands and check.group != "beyond"
                         for check in context.result.checks)
     _revive(context, run)

@@ -14,7 +14,7 @@ from tests.judged import PLAIN
 
 @pytest.mark.parametrize("outcome, tiles, explained, sizes", [
     ("pass", {128, 64}, False, "your tile sizes (64, 128)"),
-    ("wrong", set(), True, "usual tile sizes")])
+    ("wrong", set(), True, "a usual tile size (64)")])
 def test_the_first_wrong_case_at_a_border_is_explained(monkeypatch, outcome, tiles, explained,
                                                        sizes):
     """Cases that only the course promises leave it open whether one that decides was explained."""
