@@ -559,12 +559,12 @@ def test_points_that_a_person_set_are_not_those_of_a_later_hand_in(
 
 def test_the_best_is_not_known_while_points_are_of_another_file(grade, tmp_path):
     index, given = tmp_path / "in/index.csv", tmp_path / "overrides.csv"
-    make(tmp_path / "in", {"new": {2: "wrong # n", 3: "wrong # n"}, "anna": {3: "wrong # a"}})
+    make(tmp_path / "in", {"new": {2: "wrong # n", 3: "wrong # n"}, "anna": {3: "pass # a"}})
     given.write_text("student,stage,points,reason\nanna,2,60,read by hand\n")
-    (tmp_path / "policy.toml").write_text(POLICY + "keep = 'best'\n")
+    (tmp_path / "policy.toml").write_text(POLICY + "keep = 'best'\n[points]\n3 = 30\n")
     options = ("--policy", tmp_path / "policy.toml", "--overrides", given, "--yes",
                "--stages", "2-3")
-    for more, code, shown in (("", 0, "60.0"), ("anna,new,2026-11-30T10:00:00Z\n", 3, "")):
+    for more, code, shown in (("", 0, "90.0"), ("anna,new,2026-11-30T10:00:00Z\n", 3, "")):
         index.write_text("name,path,time\nanna,anna,2026-11-29T10:00:00Z\n" + more)
         assert grade(*options, submissions=index) == code and points(tmp_path) == {"anna": shown}
 
