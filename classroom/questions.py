@@ -1,19 +1,22 @@
 """Makes three questions per student on the student's own graded files, and the answers apart.
 
-Nothing is looked up in a solution, and no model writes here: every answer is what the student's
-file did in the sandbox, or arithmetic on the numbers that the question prints.  Only steps that are
-right in the file are asked about.  Neighbours on the roster get other programs and lengths.
+An answer is what the file does in the sandbox, or arithmetic on the question's own numbers that a
+run of the step agrees with.  Only steps that are right in the file are asked about.
 """
 
+import contextlib
+import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from classroom.pages import rendered
 from classroom.reports import UNSETTLED, read_reports
@@ -24,285 +27,293 @@ from grader.course.cases import Case
 from grader.course.inputs import Built, build
 from grader.course.stages import STAGES, interpreter_fault
 from grader.drawings import svg
-from grader.host.options import Options
+from grader.host.options import Imports, Options
 from grader.judge.chosen_case import run_chosen
 from grader.judge.pictures import example
+from grader.step_checks import repair
+from grader.step_checks.checks import Runner
+from grader.step_checks.examples import observe
+from grader.step_checks.table import TOGETHER, entry
 
-TRACE = "what its programs load"  # the kinds of questions
 LOOPS = {"rows", "loop", "borders", "load"}  # places of steps that decide what is loaded
-MOST_TURNS = 8  # of a loop that is asked about
 MOST_PROGRAMS, MOST_ACCESSES = 16, 3900  # all of which worker/accesses.py notes
+MOST_TURNS, TRIES = 8, 16  # of a loop that is asked about; variants of a file
+VARIANTS = "one-too-many", "wrong-comparison", "wrong-flag"  # a term left out, and so on
+SECONDS, SAME, OTHER = 10.0, 1e-5, 1e-2  # for a variant; errors of rows that are right, and not
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """texts, answer: sentences with `code`.  blank, drawn: a picture to fill in, and filled in."""
 
     stage: int
+    topic: str
     texts: tuple[str, ...]
     answer: str
     blank: Markup = Markup()
     drawn: Markup = Markup()
 
 
+class Loop(NamedTuple):
+    """The turns of every program's loop over the tiles of a tensor with so many rows or elements.
+    flagged: whether every turn says whether it is masked; words: on the launch."""
+
+    tensor: str
+    unit: str
+    count: int
+    size: int
+    program: str
+    turns: list[list[Access]]
+    flagged: bool
+    words: str
+
+
 class File:
-    """A graded file.  odd: whether the student has an odd place in the class."""
+    """A graded file.  odd: whether the student's place in the class is odd, so that neighbours get
+    other numbers."""
 
     def __init__(self, folder: Path, graded: dict, options: Options, seed: str, odd: int):
         self.stage, self.graded, self.odd = STAGES[graded["stage"]], graded, odd
-        self.options = replace(options, directory=folder)
+        self.options = replace(options, directory=folder, imports=Imports())
         self.read = submission.read(folder, self.stage.filename, self.stage.entry)
         self.random = random.Random(f"{seed}/{self.stage.number}")
         self.seed = self.random.getrandbits(32)
-        self._traced: tuple[Built, list[Launch]] | None = None
+        lights = {one["id"]: one["light"] for one in graded.get("steps", ())}
+        self.right = {id for id in self.stage.steps if lights.get(id) == "right"
+                      or graded["outcome"] == "pass" and lights.get(id) != "wrong"}
 
-    def is_right(self, step: str) -> bool:
-        lights = {one["id"]: one["light"] for one in self.graded.get("steps", ())}
-        return lights.get(step) == "right" or (
-            self.graded["outcome"] == "pass" and lights.get(step) != "wrong")
+    @cached_property
+    def traced(self) -> tuple[Built, list[Loop]]:
+        """A call whose last tile is ragged, and the loops that it runs; none if a step for them is
+        wrong.  Raises SubmissionError."""
+        def launches(built: Built) -> list[Launch]:
+            return run_chosen(self.stage, self.options, self.read.source,
+                              lambda session: session.accesses(built.call)) if knows else []
 
-    def steps(self, *places: str) -> list[str]:
-        """The steps that hold such a place, in any of the stage's kernels."""
-        return [step for step, own in self.stage.steps.items()
-                if {place.split()[-1] for place in own.split(", ")} & {*places}]
+        knows = self.stage.needs_triton and all(
+            step in self.right for step, places in self.stage.steps.items()
+            if {place.split()[-1] for place in places.split(", ")} & LOOPS)
+        size = max([16 if knows else 64, *(
+            one.tile[1] - one.tile[0] + 1 for launch in launches(self.built(128))
+            for program in launch.programs for one in program)])
+        built = self.built(size * (3 + self.odd) + self.random.randrange(3, size - 1, 2))
+        return built, [loop for launch in launches(built)
+                       for loop in itertools.islice(_loops(launch), 1)]
 
-    def traced(self) -> tuple[Built, list[Launch]]:
-        """A call of which the last tile is ragged, and its launches with a loop of which all is
-        known.  Raises SubmissionError."""
-        if self._traced is None:
-            case = self.case(128)
-            sizes = [one.tile[1] - one.tile[0] + 1 for launch in self.run(case)[1]
-                     for program in launch.programs for one in program]
-            size = max(16, *sizes) if sizes else 16
-            length = size * (3 + self.odd) + self.random.randrange(3, size - 1, 2)
-            built, launches = self.run(self.case(length))
-            self._traced = built, [one for one in launches if _is_known(one)]
-        return self._traced
-
-    def case(self, N: int) -> Case:
+    def built(self, N: int) -> Built:
         """A call of one head."""
-        if self.stage.sums_rows:
-            return Case(self.stage.number, "picture", N, M=40 + self.odd)
-        case = example(self.stage, N, grads=("q", "k", "v") * self.stage.differentiates)
-        window = case.window and self.random.choice((8, N // 3)) + self.odd
-        return replace(case, D=32, window=window, sinks=case.sinks and 5 + self.odd)
+        case = Case(self.stage.number, "picture", N, M=40 + self.odd)
+        if not self.stage.sums_rows:
+            case = example(self.stage, N, grads=("q", "k", "v") * self.stage.differentiates, D=32)
+            case = replace(case, sinks=case.sinks and 5 + self.odd, window=case.window and (
+                self.random.choice((8, N // 3)) + self.odd))
+        return build(case, self.seed)
 
-    def run(self, case: Case) -> tuple[Built, list[Launch]]:
-        built = build(case, self.seed)
-        return built, run_chosen(self.stage, self.options, self.read.source,
-                                 lambda session: session.accesses(built.call))
+    def asked(self, topic: str, loops: list[Loop], text: str, answer: str, *pictures: Markup
+              ) -> Question:
+        """A question about the traced call.  loops: the one that it is about, if any."""
+        stage, call, case = self.stage, self.traced[0].call, self.traced[0].case
+        given = ", ".join([*(str(one).removeprefix("@") for one in call.args),
+                           *(f"{name}={value}" for name, value in call.kwargs.items())])
+        shapes = f"x of shape ({case.M}, {case.N})" if stage.sums_rows else \
+            f"q, k and v of shape (1, 1, {case.N}, {case.D})"
+        called = f"{stage.entry}.{stage.attribute}" if stage.attribute else stage.entry
+        return Question(stage.number, topic, (
+            f"`{stage.filename}`: `{called}({given})` is called with {shapes} in float32"
+            + ", in Triton's interpreter" * stage.needs_triton
+            + ", and then its backward" * bool(case.grads) + ".",
+            *(loop.words for loop in loops), text), answer, *pictures)
 
 
-def _is_known(launch: Launch) -> bool:
-    """Whether all programs of a launch are noted, and numbered along one axis, and keep within
-    their tensors."""
+def _loops(launch: Launch) -> Iterator[Loop]:
+    """The loops of a launch with one axis of programs, which keep within their tensors."""
     every = [one for program in launch.programs for one in program]
-    return (sum(n > 1 for n in launch.grid) == 1 and len(every) < MOST_ACCESSES
-            and math.prod(launch.grid) == len(launch.programs) <= MOST_PROGRAMS
-            and all(launch.programs)
-            and not any(one.is_outside(launch.tensors[one.tensor]) for one in every))
+    if not math.prod(launch.grid) == len(launch.programs) == max(launch.grid) <= MOST_PROGRAMS \
+            or len(every) > MOST_ACCESSES or not all(launch.programs) \
+            or any(one.is_outside(launch.tensors[one.tensor]) for one in every):
+        return
+    sizes = {}
+    for tensor in launch.tensors:
+        heights = {one.tile[1] - one.tile[0] + 1 for one in every
+                   if (one.verb, one.tensor) == ("load", tensor)}
+        # Powers of two are what tl.arange gives; others come of columns past the last one.
+        if len(heights) == 1 and (size := heights.pop()) > 1 and not size & size - 1:
+            sizes[tensor] = size
+    for tensor, size in sizes.items():
+        turns = [[next(some) for _, some in itertools.groupby(
+            (one for one in program if (one.verb, one.tensor) == ("load", tensor)),
+            lambda one: one.tile[:2])] for program in launch.programs]
+        count, columns = launch.tensors[tensor]
+        unit, others = "rows" if columns > 1 else "elements", "".join(
+            f", those of `{other}` {rows}" for other, rows in sizes.items()
+            if other != tensor and launch.tensors[other][1] > 1)
+        if max(map(len, turns)) > 2:
+            yield Loop(tensor, unit, count, size,
+                       f"tl.program_id({launch.grid.index(max(launch.grid))})", turns,
+                       all(one.masked is not None for some in turns for one in some),
+                       f"`{launch.kernel}` runs as {len(turns)} programs. Its tiles of `{tensor}` "
+                       f"have {size} {unit}{others}.")
 
 
-# ------------------------------------------------------------------- from the trace
-@dataclass(frozen=True)
-class Loop:
-    """The turns of every program's loop over the tiles of a tensor.  name: of its rows, or
-    columns; end: how many there are; own: tile sizes of other tensors, in words."""
+def loads(file: File) -> Iterator[Question]:
+    """Which tiles does a program load, which rows at the end, and which programs load a row?"""
+    for loop in file.traced[1]:
+        marked = ", with a * if it is loaded with `MASKED=True`" * loop.flagged
 
-    launch: Launch
-    tensor: str
-    name: str
-    end: int
-    turns: tuple[tuple[Access, ...], ...]
-    size: int
-    others: str
+        def star(turns: list[Access], loop: Loop = loop) -> str:
+            return "*" if loop.flagged and any(one.masked for one in turns) else ""
 
-    def tile(self, one: Access) -> tuple[int, int]:
-        return one.tile[:2] if self.name == "rows" else one.tile[2:]
-
-    def lanes(self, one: Access) -> tuple[int, int] | None:
-        return one.lanes and (one.lanes[:2] if self.name == "rows" else one.lanes[2:])
-
-    @property
-    def axis(self) -> int:
-        return next(axis for axis, n in enumerate(self.launch.grid) if n > 1)
-
-    def program(self, number: int) -> str:
-        return f"the program with `tl.program_id({self.axis}) == {number}`"
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the file says of every turn whether it is masked."""
-        return all(one.masked is not None for turns in self.turns for one in turns)
-
-
-def _loops(launches: list[Launch]) -> Iterator[Loop]:
-    """The first loop over tiles in each launch."""
-    for launch in launches:
-        longest = max(launch.programs, key=len)
-        loads = [one for one in longest if one.verb == "load"]
-        for tensor in dict.fromkeys(one.tensor for one in loads):
-            for name, part in (("rows", slice(0, 2)), ("columns", slice(2, 4))):
-                def place(one: Access, part: slice = part) -> tuple:
-                    return one.tile[part]
-
-                turns = tuple(tuple(_changes([one for one in program if one.verb == "load"
-                                              and one.tensor == tensor], place))
-                              for program in launch.programs)
-                tiles = {place(one) for each in turns for one in each}
-                sizes = {last - first + 1 for first, last in tiles}
-                if max(map(len, turns)) < 3 or len(sizes) > 1 or min(sizes) < 2:
-                    continue
-                others = {other: one.tile[1] - one.tile[0] + 1 for one in loads
-                          if (other := one.tensor) != tensor and launch.tensors[other][1] > 1}
-                yield Loop(launch, tensor, name, launch.tensors[tensor][name == "columns"],
-                           turns, sizes.pop(), ", ".join(
-                               f"of `{other}` {size} rows" for other, size in others.items()))
-                break
-            else:
-                continue
-            break
+        for number, turns in enumerate(loop.turns):
+            program, some = f"does the program with `{loop.program} == {number}` load", loop.unit
+            if number % 2 == file.odd and 1 < len(turns) <= MOST_TURNS:
+                yield file.asked("tiles", [loop], (
+                    f"Which tiles of `{loop.tensor}` {program}, in which order? Give the first of "
+                    f"the {some} of each{marked}."), ", ".join(
+                        f"{one.tile[0]}{star([one])}" for one in turns),
+                    *_pictures(loop, [number]))
+            for one in turns[-1:]:
+                first, last = one.tile[:2]
+                if one.lanes and one.lanes[:2] == (first, loop.count - 1) and last >= loop.count:
+                    yield file.asked("end", [loop], (
+                        f"Which {some} of `{loop.tensor}` {program} in the last turn of its loop "
+                        f"(line {one.line}), and why are they fewer than {loop.size}?"),
+                        f"{first} to {loop.count - 1}: there are {loop.count}, and the load leaves "
+                        f"out the other {last + 1 - loop.count} of the tile.")
+        for row in range(1 + 2 * file.odd, loop.count, 4):
+            reads = {number: here for number, turns in enumerate(loop.turns) if (here := [
+                one for one in turns if one.lanes and one.lanes[0] <= row <= one.lanes[1]])}
+            if 0 < len(reads) < len(loop.turns):
+                yield file.asked("programs", [loop], (
+                    f"Which programs load {loop.unit[:-1]} {row} of `{loop.tensor}`? Give the "
+                    f"`{loop.program}` of each{marked}."), ", ".join(
+                        f"{number}{star(here)}" for number, here in reads.items()),
+                    *_pictures(loop, range(len(loop.turns))))
 
 
-def _changes(loads: list[Access], place: Callable[[Access], tuple]) -> list[Access]:
-    """The loads at which the place changes."""
-    return [one for before, one in zip([None, *loads], loads, strict=False)
-            if before is None or place(before) != place(one)]
-
-
-def _called(file: File, built: Built) -> str:
-    """The call, in words."""
-    call, case, stage = built.call, built.case, file.stage
-    given = [*(str(one).removeprefix("@") for one in call.args),
-             *(f"{name}={value}".replace("=@", "=") for name, value in call.kwargs.items())]
-    shapes = f"x of shape ({case.M}, {case.N})" if stage.sums_rows else \
-        f"q, k and v of shape (1, 1, {case.N}, {case.D})"
-    entry = f"{stage.entry}.{stage.attribute}" if stage.attribute else stage.entry
-    return (f"`{stage.filename}`: `{entry}({', '.join(given)})` is called with {shapes} in float32,"
-            f" in Triton's interpreter{', and then its backward' * bool(case.grads)}.")
-
-
-def _told(file: File, built: Built, loop: Loop) -> tuple[str, ...]:
-    launch = loop.launch
-    return (_called(file, built), f"`{launch.kernel}` runs as {len(launch.programs)} programs. Its "
-            f"tiles of `{loop.tensor}` have {loop.size} {loop.name}"
-            + f", those {loop.others}" * bool(loop.others) + ".")
-
-
-def _known_loop(file: File) -> tuple[Built, Loop] | None:
-    if not all(map(file.is_right, file.steps(*LOOPS))) or not file.stage.needs_triton:
-        return None
-    built, launches = file.traced()
-    loops = list(_loops(launches))
-    return (built, file.random.choice(loops)) if loops else None
-
-
-def visits(file: File) -> Question | None:
-    """Which tiles does a program load, and which with MASKED?"""
-    if not (found := _known_loop(file)):
-        return None
-    built, loop = found
-    fit = [number for number, turns in enumerate(loop.turns) if number % 2 == file.odd
-           and 1 < len(turns) <= MOST_TURNS]
-    if not fit:
-        return None
-    number = file.random.choice(fit)
-    turns = loop.turns[number]
-    said = [f"{loop.tile(one)[0]}" + "*" * bool(loop.flagged and one.masked) for one in turns]
-    return Question(file.stage.number, (*_told(file, built, loop), (
-        f"Which tiles of `{loop.tensor}` does {loop.program(number)} load, in which order? Give "
-        f"the first of the {loop.name} of each"
-        + ", and a * where it is loaded with `MASKED=True`" * loop.flagged + ".")),
-        ", ".join(said), *_pictures(loop, [number]))
-
-
-def ragged(file: File) -> Question | None:
-    """Which rows does a program load in a turn at the end, and why are they fewer?"""
-    if not (found := _known_loop(file)):
-        return None
-    built, loop = found
-    fit = []
-    for number, turns in enumerate(loop.turns):
-        for turn in {0, len(turns) - 1} if len(turns) > 1 else ():
-            (first, last), lanes = loop.tile(turns[turn]), loop.lanes(turns[turn])
-            if lanes == (first, loop.end - 1) and last >= loop.end:
-                fit.append((number, turn, first))
-    if not fit:
-        return None
-    number, turn, first = file.random.choice(fit)
-    return Question(file.stage.number, (*_told(file, built, loop), (
-        f"Which {loop.name} of `{loop.tensor}` does {loop.program(number)} load in the "
-        f"{'last' if turn else 'first'} turn of its loop (line {loop.turns[number][turn].line}), "
-        f"and why are they fewer than {loop.size}?")),
-        f"{first} to {loop.end - 1}: the tensor has {loop.end} {loop.name}, and the mask of the "
-        f"load leaves out the other {first + loop.size - loop.end} of the tile.")
-
-
-def readers(file: File) -> Question | None:
-    """Which programs load a row?"""
-    if not (found := _known_loop(file)):
-        return None
-    built, loop = found
-
-    def reads(row: int) -> dict[int, bool]:
-        return {number: any(one.masked for one in here) for number, turns in enumerate(loop.turns)
-                if (here := [one for one in turns if (lanes := loop.lanes(one))
-                             and lanes[0] <= row <= lanes[1]])}
-
-    rows = [row for row in range(3, loop.end, 2) if row % 4 == 1 + 2 * file.odd
-            and 0 < len(reads(row)) < len(loop.turns)]
-    if not rows:
-        return None
-    row = file.random.choice(rows)
-    return Question(file.stage.number, (*_told(file, built, loop), (
-        f"Which programs load {loop.name[:-1]} {row} of `{loop.tensor}`? Give their "
-        f"`tl.program_id({loop.axis})`" + ", with a * where it is in a tile that is loaded with "
-        "`MASKED=True`" * loop.flagged + ".")),
-        ", ".join(f"{number}" + "*" * (loop.flagged and masked)
-                  for number, masked in reads(row).items()), *_pictures(loop, range(len(
-                      loop.turns))))
-
-
-def _pictures(loop: Loop, programs) -> tuple[Markup, Markup]:
-    """The tiles of these programs to fill in, and filled in; nothing if they are no grid."""
-    count = -(-loop.end // loop.size)
-    seen, masked = np.zeros((2, len(programs), count), int)
+def _pictures(loop: Loop, programs: Sequence[int]) -> tuple[Markup, ...]:
+    """The tiles of programs to fill in, and filled in; nothing if they are no grid."""
+    seen, masked = np.zeros((2, len(programs), -(-loop.count // loop.size)), int)
     for row, number in enumerate(programs):
         for one in loop.turns[number]:
-            first = loop.tile(one)[0]
-            if first % loop.size or first >= loop.end:
-                return Markup(), Markup()
-            seen[row, first // loop.size] += 1
-            masked[row, first // loop.size] |= bool(one.masked)
-    columns = [loop.size * tile for tile in range(count)]
-    nothing = np.zeros_like(seen)
-    return tuple(svg.tiles(f"program, {loop.tensor} tiles of {loop.size}", visits, visits > 0,
-                           masked > 0, nothing > 0, list(programs), columns)[0].drawn
-                 for visits in (nothing, seen))
+            tile, rest = divmod(one.tile[0], loop.size)
+            if rest or not 0 <= one.tile[0] < loop.count:
+                return ()
+            seen[row, tile] += 1
+            masked[row, tile] |= bool(one.masked)
+    return tuple(svg.tiles(f"program, {loop.tensor} tiles of {loop.size}", some, some > 0,
+                           masked > 0, masked < 0, list(programs),
+                           range(0, loop.count, loop.size))[0].drawn for some in (0 * seen, seen))
 
 
-# ------------------------------------------------------------------------ a class
-MAKERS = ((TRACE, visits), (TRACE, ragged), (TRACE, readers))
-KINDS = (TRACE, TRACE, TRACE)  # of a student's three questions
+def softmax(file: File) -> Iterator[Question]:
+    """What are alpha, l and m of two rows after a tile?"""
+    steps, ids = {step.id: step for step in file.read.steps}, tuple(
+        file.stage.steps_of(("softmax", "sums")))
+    if file.stage.sums_rows or {*ids} - (steps.keys() & file.right):
+        return
+    pick, hidden = file.random.randrange, -math.inf
+    m, up, down = 2 * pick(4) + file.odd, pick(1, 4), pick(1, 3)
+    other = [(m + 1, 2 + pick(3), (m, hidden, m + 1 - down)), (m + 1, 2 + pick(3), (hidden,) * 3),
+             (hidden, 0, (m - 1, m, hidden))][pick(3)]
+    rows = {2: (m, 2 * pick(1, 4) + file.odd, (m + up - down, m + up, hidden)), 3 + pick(2): other}
+    asked = TOGETHER.get(ids) or entry(ids[0])
+    one = asked.examples()[0]
+    given = one.given | {name: one.given[name].copy() for name in ("s", "m_i", "l_i", "acc")}
+    for row, (old, total, scores) in rows.items():
+        given["s"][..., row, :], given["acc"][..., row, :] = hidden, float(total > 0)
+        given["m_i"][..., row], given["l_i"][..., row] = old, total
+        given["s"][..., row, :3] = scores
+    in_kernel = {"scale_log2e": 1.0, "keep": np.isfinite(given["s"])}
+    one = replace(one, given=given | {name: in_kernel[name] for name in in_kernel & given.keys()})
+    with contextlib.closing(Runner(file.stage, file.options, file.read)) as runner:
+        answers = runner.ask(ids[-1], runner.text(ids, asked, [one]), asked, [one])
+    left = observe(answers[0]).programs[0]
+    for base, name in ((2.0, "2"), (math.e, "e")):
+        said, fits = [], True
+        for row, (old, total, scores) in rows.items():
+            new = max(old, *scores)
+            alpha, p = base ** (old - new), [base ** (score - new) for score in scores]
+            fits = fits and all(np.allclose(left[leaf][..., row], x, 1e-5) for leaf, x in (
+                ("m_new", new), ("l_i", total * alpha + sum(p))))
+            said.append(f"Row {row}: m = {new}, alpha = {name}^{old - new} = {alpha:.4g}, l = "
+                        f"{' + '.join([f'{total} * {alpha:.4g}', *map('{:.4g}'.format, p)])} = "
+                        f"{total * alpha + sum(p):.5g}.")
+        if fits:
+            yield Question(file.stage.number, "softmax", (
+                f"`{file.stage.filename}`, step {ids[0]}, below line {steps[ids[0]].first_line}: "
+                "a tile has these scores, already times the factor that your code gives them; all "
+                "its other keys are hidden, with -inf.",
+                *(f"Row {row}: {', '.join(map(str, scores))}. Before this tile, m = {old} and l = "
+                  f"{total}." for row, (old, total, scores) in rows.items()),
+                "What are alpha, l and m of both rows after it?"), " ".join(said))
+
+
+def variant(file: File) -> Iterator[Question]:
+    """If one line read differently, which rows of o would be right all the same?"""
+    (built, loops), stage, options = file.traced, file.stage, replace(file.options, timeout=SECONDS)
+    if file.graded["outcome"] != "pass" or stage.sums_rows or bool(loops) != stage.needs_triton:
+        return
+    calls = [replace(build(built.case, seed).call, grads=(), douts={})
+             for seed in (file.seed, file.seed + 1)]  # what holds for both is no accident
+
+    def rows_of_o(source: bytes) -> np.ndarray:
+        return run_chosen(stage, options, source, lambda session: np.stack([
+            session.run(call).outputs[0]["o"][0, 0].double().numpy() for call in calls]))
+
+    right, some = rows_of_o(file.read.source), list(dict.fromkeys(_variants(file)))[file.odd::2]
+    for line, old, new, source in file.random.sample(some, min(TRIES, len(some))):
+        try:
+            changed = rows_of_o(source)
+        except SubmissionError:
+            continue
+        off = np.abs(changed - right).max(2) / np.abs(right).max(2)
+        same = off[0] < SAME
+        ends = np.flatnonzero(np.diff([False, *same, False])).reshape(-1, 2).tolist()
+        if 0 < same.sum() < len(same) and len(ends) < 3 and (
+                np.where(same, off < SAME, ~(off < OTHER))).all():
+            yield file.asked("variant", loops[:1], (
+                f"Suppose line {line} read `{new}` in place of `{old}`. Which rows of o would be "
+                "right all the same, and why?"), " and ".join(
+                    f"{first}" + f" to {end - 1}" * (end - first > 1) for first, end in ends))
+            return
+
+
+def _variants(file: File) -> Iterator[tuple[int, str, str, bytes]]:
+    """Lines of the forward's steps, what they read and might read, and the file with that."""
+    runner = Runner(file.stage, file.options, file.read)
+    rows = runner.blanks.rows
+    for id in file.stage.steps_of(("softmax", "sums", "mask", "borders", "loop")):
+        if (asked := entry(id)) is None or id not in runner.blanks.steps:
+            continue
+        examples = asked.examples()
+        text = runner.text((id,), asked, examples)
+        kinds = {name: repair.kind(value) for name, value in examples[0].given.items()}
+        for change in repair.changes(text, kinds, asked.leaves, calls=tuple(asked.fakes)):
+            both = zip(text.split("\n"), change.text.split("\n"), strict=False)
+            lines = [(line, new.strip()) for line, (old, new) in enumerate(both, 1) if old != new]
+            if change.id in VARIANTS and len(lines) == 1:
+                line, new = lines[0][0], re.sub(
+                    r"(?<![\w\])])\((\w+)\)", r"\1", lines[0][1])  # (x) - y
+                old = rows[line - 1].strip()
+                yield line, old, new, "".join([*rows[:line - 1], rows[line - 1].replace(
+                    old, new), *rows[line:]]).encode()
 
 
 def of_files(files: list[File], seed: str) -> list[Question]:
-    """Three questions, of as many kinds and stages as there are."""
-    chosen, done, made = random.Random(seed), set(), []
-    pairs = [(kind, make, file) for kind, make in MAKERS for file in files]
+    """Up to three questions, of as many kinds and stages as there are."""
+    chosen, made, found, kinds = random.Random(seed), [], {}, (loads, softmax, variant)
+    pairs = [(make, file) for make in kinds for file in files]
     chosen.shuffle(pairs)
-    for wanted in KINDS:
-        for _, make, file in sorted(pairs, key=lambda pair: (
-                pair[0] != wanted, sum(one.stage == pair[2].stage.number for one in made))):
-            if (make, file.stage.number) in done:
-                continue
-            done.add((make, file.stage.number))
-            try:
-                question = make(file)
-            except SubmissionError:  # it does not get through this call
-                continue
-            if question is not None:
-                made.append(question)
+    for wanted in kinds:
+        for pair in sorted(pairs, key=lambda pair: (pair[0] is not wanted, sum(
+                one.stage == pair[1].stage.number for one in made))):
+            # A file may not get through the call, or have blanks that cannot be run.
+            with contextlib.suppress(SubmissionError, LookupError, TypeError, ValueError):
+                if pair not in found:
+                    found[pair] = []
+                    found[pair] = list(pair[0](pair[1]))
+            if topics := sorted({one[:2] for one in found[pair]} - {one[:2] for one in made}):
+                topic = chosen.choice(topics)
+                made.append(chosen.choice([one for one in found[pair] if one[:2] == topic]))
                 break
     return made
 
@@ -310,38 +321,30 @@ def of_files(files: list[File], seed: str) -> list[Question]:
 def of_class(results: Path, options: Options, seed: int, student: str, say: Callable[[str], None]
              ) -> dict[Path, bytes]:
     """The pages of everyone with a file to ask about, and the answers.  student: the only one to
-    ask, if not everyone.  Raises ValueError: nobody is called that, or a file is not the one that
-    was graded."""
+    ask, if not "".  Raises ValueError: no one has that name, or a file is not as it was graded."""
     if why := interpreter_fault():
         raise ValueError(why)
-    reports, found = read_reports(results), []
-    only = [report["key"] for report in reports if student.casefold() in (
-        report[name].casefold() for name in ("student", "key", "id", "login"))]
-    if student and len(only) != 1:
+    reports = list(enumerate(read_reports(results)))
+    found, asked = [], [each for each in reports if not student or student.casefold() in (
+        each[1][name].casefold() for name in ("student", "key", "id", "login"))]
+    if student and len(asked) != 1:
         raise ValueError(f"--student: want the name, id or login of one student; got {student}")
-    for place, report in enumerate(reports):
-        if not student or report["key"] in only:
-            say(f"{place + 1} of {len(reports)}: {report['student']}")
-            folder, salt = results / "submissions" / report["key"], f"{seed}/{report['key']}"
-            files = [File(folder, graded, options, salt, place % 2) for graded in report["stages"]
-                     if graded["outcome"] not in UNSETTLED | {
-                         "missing", "rejected", "not_started"}]
-            for file in files:
-                if sha256(file.read.source or b"") != file.graded["sha256"]:
-                    raise ValueError(f"want the file that was graded; got {file.read.path}, which "
-                                     "was changed since")
-            found.append((report, of_files(files, salt)))
+    for place, report in asked:
+        say(f"{place + 1} of {len(reports)}: {report['student']}")
+        folder, salt = results / "submissions" / report["key"], f"{seed}/{report['key']}"
+        files = [File(folder, graded, options, salt, place % 2) for graded in report["stages"]
+                 if graded["outcome"] not in UNSETTLED | {"missing", "rejected", "not_started"}]
+        for file in files:
+            if sha256(file.read.source or b"") != file.graded["sha256"]:
+                raise ValueError(f"want the file that was graded; got {file.read.path}, which was "
+                                 "changed since")
+        found.append((report, of_files(files, salt)))
 
     def page(some: list, answered: bool) -> bytes:
-        return rendered("questions.html", students=some, seed=seed, answered=answered, code=_code,
+        return rendered("questions.html", students=some, seed=seed, answered=answered,
                         draw=svg.draw, drawings=Markup(svg.STYLE + svg.PANELS))
 
     made = {results / "questions" / f"{report['key']}.html": page([(report, questions)], False)
             for report, questions in found if questions}
-    return made | {results / (f"answers-{only[0]}.html" if student else "answers.html"): page(
-        found, True)}
-
-
-def _code(text: str) -> Markup:
-    """Text with its `code` marked."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    suffix = f"-{asked[0][1]['key']}" * bool(student)
+    return made | {results / f"answers{suffix}.html": page(found, True)}
