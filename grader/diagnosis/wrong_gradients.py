@@ -36,7 +36,8 @@ def name(samples: list[Sample]) -> tuple[str, str, str]:
             for id, where in fits if len(fits) == 1 else ():
                 if id.startswith("effect-"):
                     return id, where, ""
-                return id, where + mistakes.said(id), mistakes.of(id).rule
+                words = mistakes.said(id)
+                return id, where + words.removeprefix("here " * bool(where)), mistakes.of(id).rule
             break
     return "", "", ""
 

@@ -169,7 +169,7 @@ HEADS = replace(CASE, HQ=6)
 
 
 @pytest.mark.parametrize(("whole", "summed", "said"), [
-    (True, (), "in the backward, here query head h reads key/value head h % HKV"),
+    (True, (), "in the backward, query head h reads key/value head h % HKV"),
     (False, ("d_k",), "dk: query head h is added to key/value head h % HKV, not to h // ("),
     (False, ("d_k", "d_v"), "dk and dv: query head h is added to key/value head h % HKV, not")])
 def test_a_backward_that_confuses_heads_is_named(whole, summed, said):
