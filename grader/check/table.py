@@ -10,8 +10,9 @@ from grader.check.naming import name
 @dataclass
 class Row:
     """One feature.  says: why it is not right, in a sentence; mistake: its id; tensor, case, worst:
-    of the call that shows it; right: how many calls were; refused: sentences, with a call of each;
-    remarks: calls on which right 16-bit arithmetic may be wrong, too."""
+    of the call that shows it; right: how many calls were; dropped: how many said nothing, because
+    the call without the feature is not right; refused: sentences, with a call of each; remarks:
+    calls on which right 16-bit arithmetic may be wrong, too."""
 
     feature: str
     verdict: str
@@ -21,6 +22,7 @@ class Row:
     case: str = ""
     worst: str = ""
     right: int = 0
+    dropped: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
@@ -34,12 +36,15 @@ def row(asking: Asking, feature: str) -> Row:
         return Row(feature, UNCLAIMED, "the file says lse_has_gradient = False")
     if feature == "far" and asking.device == "cpu":
         return Row(feature, UNKNOWN, "needs a GPU")
+    dropped: dict[str, list[str]] = {}  # why they said nothing -> the calls that show it
     for trial in trials(feature, asking.plain, asking.adapter):
         if trial.whole and (whole := asking.found(trial.whole)).verdict == REFUSED:
             made.refused.setdefault(whole.said, _words(whole))
             continue
         waits = [one for one in map(asking.found, trial.without) if one.verdict != RIGHT]
         if waits:
+            if waits[0].verdict != UNCLAIMED:
+                dropped.setdefault(f"{waits[0].verdict} without it", []).append(_words(waits[0]))
             made.verdict = UNCLAIMED if waits[0].verdict == UNCLAIMED else made.verdict
             made.says = made.says or (
                 waits[0].said if waits[0].verdict == UNCLAIMED else
@@ -58,14 +63,22 @@ def row(asking: Asking, feature: str) -> Row:
             made.refused.setdefault(found.said, _words(found))
         else:
             made.verdict, made.says = verdict, found.said
+            if verdict == UNKNOWN:
+                dropped.setdefault(verdict, []).append(_words(found))
+    made.dropped = sum(map(len, dropped.values()))
     if made.right:
-        made.verdict, made.says = RIGHT, ""
+        lost = made.dropped - len(dropped.get(f"{REFUSED} without it", ()))
+        made.verdict, made.says = UNKNOWN if lost > made.right else RIGHT, ""
+        if dropped:
+            made.says = (f"{made.right} of {made.right + made.dropped} calls; the others are "
+                         + " or ".join(f"{why}: {calls[0]}" for why, calls in dropped.items()))
     elif made.refused:
         made.verdict, made.says = REFUSED, next(iter(made.refused))
     elif not made.says:
         made.says = "no two of these features are claimed"  # together
     if feature == "nq_nk" and made.right and not asking.adapter.align and "is_causal" in claims:
-        made.says = f"{made.right} calls; not causal, for the file does not say align = ..."
+        made.says = (made.says or f"{made.right} calls") + (
+            "; not causal, for the file does not say align = ...")
     return made
 
 

@@ -168,6 +168,22 @@ def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     assert "the call without it is wrong" in found["views"].says
 
 
+@pytest.mark.parametrize(("when", "verdict", "right"), [
+    ("q.shape[2] == 93 and q.requires_grad", "right", "6 of 8"), ("q.shape[2] == 93", "right",
+    "4 of 8"), ("q.shape[2] == 93 or q.requires_grad", "not checked", "2 of 8")])
+def test_a_row_says_how_many_calls_are_wrong_without_it(tmp_path, when, verdict, right):
+    row = rows(tiny(tmp_path, line=f"v = v * 1.1 if {when} else v"), ("twice",))["twice"]
+    assert (row.verdict, row.right + row.dropped) == (verdict, 8)
+    assert row.says.startswith(f"{right} calls; the others are wrong without it: ")
+
+
+def test_a_row_says_how_many_calls_are_refused_without_it(tmp_path):
+    line = "if q.dtype != torch.float32: raise ValueError('want float32')"
+    row = rows(tiny(tmp_path, line=line), ("nan_around",))["nan_around"]
+    assert row.verdict == "right" and row.says.startswith(
+        "4 of 8 calls; the others are refused without it: B=2, ")
+
+
 def test_a_mistake_has_a_name_in_16_bits_too(tmp_path):
     file = tmp_path / "half.py"
     file.write_text(HALF)
