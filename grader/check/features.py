@@ -95,7 +95,8 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
                                 (Asked(plain, with_lse=True), Asked(case, with_lse=True),
                                  Asked(both)))
         case "scale":
-            yield from beside({"scale": 0.3}, {"scale": 1.0})
+            yield from beside({"scale": 0.3})
+            yield from beside({"scale": 1.0}, of=(plain, replace(ragged, D=48)))
         case "groups":
             yield from beside(HEADS, {"HQ": 4, "HKV": 1})
         case "nq_nk":
@@ -169,9 +170,10 @@ def _masked(plain: Case, ragged: Case, adapter: Adapter) -> Iterator[Case]:
 
 
 def _together(plain: Case, adapter: Adapter) -> Iterator[Trial]:
-    """Several features in one call, each of them right alone."""
+    """Several features in one call, each of them right alone; all of them with a scale, too."""
     single = [HEADS, *_options(adapter)]
-    many = [pair for pair in itertools.combinations(single, 2)] + [tuple(single)] * (
+    scale = [{"scale": 0.3}] * ("scale" in adapter.claims)
+    many = [pair for pair in itertools.combinations(single, 2)] + [(*single, *scale)] * (
         len(single) > 2)
     for features, names in itertools.product(many, ((), QKV)):
         fields = {name: value for one in features for name, value in one.items()}

@@ -161,6 +161,15 @@ def test_lse_and_its_gradient_must_follow_masks_and_sinks_as_o_does(function, ro
     assert mistake in (None, found[row].mistake)
 
 
+@pytest.mark.parametrize(("function", "row", "mistake"), [
+    ("scale_lost_in_an_odd_D", "scale", "scale-ignored"),
+    ("scale_lost_with_sinks", "together", "scale-ignored")])
+def test_a_mistake_in_an_unusual_call_only_is_found(function, row, mistake):
+    found = rows(f"{WRONG}:{function}", ("output", *dict.fromkeys(("scale", row))))
+    assert [name for name, one in found.items() if one.verdict == "wrong"] == [row]
+    assert mistake in (None, found[row].mistake)
+
+
 # ------------------------------------------------------------------- what a row says
 def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     found = rows(tiny(tmp_path, "(s - 1e-3 * s.abs()).softmax(-1) @ v"), ("output", "dq", "views"))

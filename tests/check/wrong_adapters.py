@@ -190,3 +190,14 @@ def lse_without_gradient_of_sinks(q, k, v, *, is_causal, sink_logits=None):
     o, _ = with_sinks(q, k, v, is_causal, None, sink_logits)
     detached = None if sink_logits is None else sink_logits.detach()
     return o, with_sinks(q, k, v, is_causal, None, detached)[1]
+
+
+# ------------------------------------------------------- wrong in an unusual call only
+def scale_lost_in_an_odd_D(q, k, v, *, is_causal, scale=None):
+    return plain(q, k, v, is_causal, scale=None if q.shape[-1] & (q.shape[-1] - 1) else scale)[0]
+
+
+def scale_lost_with_sinks(q, k, v, *, is_causal, window_size=None, scale=None, sink_logits=None):
+    if sink_logits is None:
+        return plain(q, k, v, is_causal, window_size, scale=scale)[0]
+    return with_sinks(q, k, v, is_causal, window_size, sink_logits)[0]
