@@ -454,12 +454,13 @@ def board(arguments) -> int:
     if arguments.verify < 0:
         raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
     found = leaderboard.entries(arguments.results)
-    aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])
-    found = [each for each in found if aliases[each["student"]] != leaderboard.LEFT_OUT]
     progress, verified = Progress(), leaderboard.read_verified(arguments.results)
     if arguments.verify:
         here = machine.look("cuda", 1)
         machine.account("auto", arguments.allow_root)
+    aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])
+    found = [each for each in found if aliases[each["student"]] != leaderboard.LEFT_OUT]
+    if arguments.verify:
         verified = leaderboard.verify(arguments.results, found, arguments.verify, here,
                                       progress.line)
     made = leaderboard.boards(found, aliases, verified)

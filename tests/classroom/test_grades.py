@@ -142,7 +142,8 @@ def test_an_override_settles_a_stage_and_says_why():
     assert report["unsettled"] == [5] and report["points"] is None
     report = worth(Policy(), stage(4, 20.0), overrides=[given])
     assert report["points"] == 80.0
-    assert report["stages"][0]["override"] == {"reason": "told me how it works", "was": 20.0}
+    assert report["stages"][0]["override"] == {
+        "points": 80.0, "reason": "told me how it works", "was": 20.0}
 
 
 def test_the_private_note_of_an_override_reaches_no_student(tmp_path, monkeypatch):
