@@ -170,6 +170,10 @@ class Asking:
         elif error.id == "gradient-missing" and said.startswith("lse:"):
             said = "it carries no gradient, and o does (if that is meant: lse_has_gradient = False)"
             return Found(asked, WRONG, said, built, name="lse", id=error.id)
+        elif asked.case.repeats > 1 and "modified by an inplace operation" in said:
+            said = ("After the second of two calls, the backward of the first fails: the second "
+                    "overwrote what it had saved.")
+            return Found(asked, WRONG, said, built, id="gradients-change")
         elif error.outcome == "crashed" and not error.fatal and error.id not in BROKEN:
             verdict = REFUSED
         else:

@@ -147,7 +147,12 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             for dtype in dict.fromkeys((plain.dtype, torch.float16)):
                 yield from beside({"layout": "guarded"}, dtype=dtype)
         case "twice":
-            yield from beside({"repeats": 2}, {"refill": True})
+            yield from beside({"repeats": 2})
+            yield from beside({"refill": True}, of=shapes[:1])
+            for names in ((), QKV)[:1 + adapter.lse_has_gradient]:
+                once = replace(ragged, grads=names)
+                two = replace(once, repeats=2)
+                yield Trial(Asked(two, with_lse=True), (Asked(once, with_lse=True), Asked(two)))
         case "far":
             half = replace(plain, B=3, N=60, dtype=torch.float16)
             yield from beside(*({"layout": "far", "apart": name} for name in QKV), of=(half,))

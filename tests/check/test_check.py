@@ -181,7 +181,8 @@ def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     ("q.shape[2] == 93 and q.requires_grad", "right", "6 of 8"), ("q.shape[2] == 93", "right",
     "4 of 8"), ("q.shape[2] == 93 or q.requires_grad", "not checked", "2 of 8")])
 def test_a_row_says_how_many_calls_are_wrong_without_it(tmp_path, when, verdict, right):
-    row = rows(tiny(tmp_path, line=f"v = v * 1.1 if {when} else v"), ("twice",))["twice"]
+    line = f"v = v * 1.1 if {when} else v"
+    row = rows(tiny(tmp_path, line=line), ("nan_around",))["nan_around"]
     assert (row.verdict, row.right + row.dropped) == (verdict, 8)
     assert row.says.startswith(f"{right} calls; the others are wrong without it: ")
 
@@ -275,6 +276,14 @@ def test_state_from_call_to_call_is_found(tmp_path):
     line = "s = kept.setdefault(s.shape, s.detach()) if not s.requires_grad else s"
     found = rows(tiny(tmp_path, line=line, top=top), ("output", "twice"))
     assert verdicts(found) == {"output": "right", "twice": "wrong"}
+
+
+@pytest.mark.parametrize(("function", "said"), [
+    ("o_in_a_buffer", "o changed after"), ("lse_in_a_buffer_forward", "lse changed after"),
+    ("dv_in_a_buffer", "dv changed after"), ("lse_in_a_buffer", "the backward of the first fails")])
+def test_a_second_call_must_leave_what_the_first_returned(function, said):
+    found = rows(f"{WRONG}:{function}", ("output", "dv", "lse", "twice"))
+    assert wrong(found) == [f"twice: {found['twice'].says}"] and said in found["twice"].says
 
 
 def test_the_heads_that_are_read_are_named_by_their_rule(tmp_path):

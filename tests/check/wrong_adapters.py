@@ -201,3 +201,51 @@ def scale_lost_with_sinks(q, k, v, *, is_causal, window_size=None, scale=None, s
     if sink_logits is None:
         return plain(q, k, v, is_causal, window_size, scale=scale)[0]
     return with_sinks(q, k, v, is_causal, window_size, sink_logits)[0]
+
+
+# ------------------------------------------------------- one memory for every call of a shape
+class Buffered(torch.autograd.Function):
+    """Attention whose o, lse or dv, as `kept` says, are views of a buffer."""
+
+    buffers = {}
+
+    @staticmethod
+    def kept(ctx, name, x):
+        if name != ctx.kept:
+            return x
+        buffer = Buffered.buffers.setdefault((name, x.shape), torch.empty_like(x))
+        return buffer.copy_(x).detach()
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal, kept):
+        ctx.is_causal, ctx.kept = is_causal, kept
+        o, lse = plain(q, k, v, is_causal)
+        o, lse = Buffered.kept(ctx, "o", o), Buffered.kept(ctx, "lse", lse)
+        ctx.save_for_backward(q, k, v, lse)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, do, dlse):
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors[:3]]
+            made = torch.autograd.grad(plain(*inputs, ctx.is_causal), inputs, (do, dlse))
+        if ctx.kept == "dv":
+            made = *made[:2], Buffered.kept(ctx, "dv", made[2])
+        return *made, None, None
+
+
+def o_in_a_buffer(q, k, v, *, is_causal):
+    return Buffered.apply(q, k, v, is_causal, "o")[0]
+
+
+def lse_in_a_buffer(q, k, v, *, is_causal):
+    return Buffered.apply(q, k, v, is_causal, "lse")
+
+
+def lse_in_a_buffer_forward(q, k, v, *, is_causal):
+    kept = "" if q.requires_grad or k.requires_grad or v.requires_grad else "lse"
+    return Buffered.apply(q, k, v, is_causal, kept)
+
+
+def dv_in_a_buffer(q, k, v, *, is_causal):
+    return Buffered.apply(q, k, v, is_causal, "dv")[0]
