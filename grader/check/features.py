@@ -60,6 +60,7 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
     """The trials of a feature.  plain: the call that has no feature at all."""
     ragged = replace(plain, N=93, B=1, HQ=3, HKV=3)
     shapes = (plain, ragged)
+    masked = replace(ragged, is_causal="is_causal" in adapter.claims)
 
     def beside(*changes: dict, of=shapes, grads=((), QKV), **before) -> Iterator[Trial]:
         """The shapes with these fields, each with what changes, forward and backward."""
@@ -136,7 +137,7 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
         case "head_dims":
             yield from beside(*({"D": D} for D in (8, 16, 32, 80, 128, 256)), of=shapes[:1])
         case "scores":
-            for trial in beside(*({"family": name} for name in LARGE)):
+            for trial in beside(*({"family": name} for name in LARGE), of=(plain, masked)):
                 yield replace(trial, is_remark=plain.dtype != torch.float32)
         case "views":
             for dtype in dict.fromkeys((plain.dtype, torch.float16)):  # 16 bits: other kernels

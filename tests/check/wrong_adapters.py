@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 
 
-def plain(q, k, v, is_causal, window_size=None, sink_size=0, scale=None, bias=None):
-    """-> o and lse, without sink logits.  bias: of the scores, (HQ, 1, 1)."""
+def plain(q, k, v, is_causal, window_size=None, sink_size=0, scale=None, bias=None,
+          hidden=-torch.inf):
+    """-> o and lse, without sink logits.  bias: of the scores, (HQ, 1, 1); hidden: the score of a
+    hidden key."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     s = q.float() @ k.float().mT * (q.shape[-1]**-0.5 if scale is None else scale)
@@ -22,7 +24,7 @@ def plain(q, k, v, is_causal, window_size=None, sink_size=0, scale=None, bias=No
     keep = (age >= 0) | (not is_causal)
     if window_size is not None:
         keep = keep & ((age < window_size) | (key < sink_size))
-    s = s.masked_fill(~keep, -torch.inf)
+    s = s.masked_fill(~keep, hidden)
     return (s.softmax(-1) @ v.float()).to(q.dtype), s.logsumexp(-1)
 
 
@@ -201,6 +203,10 @@ def scale_lost_with_sinks(q, k, v, *, is_causal, window_size=None, scale=None, s
     if sink_logits is None:
         return plain(q, k, v, is_causal, window_size, scale=scale)[0]
     return with_sinks(q, k, v, is_causal, window_size, sink_logits)[0]
+
+
+def mask_of_minus_100(q, k, v, *, is_causal):
+    return plain(q, k, v, is_causal, hidden=-100.0)[0]
 
 
 # ------------------------------------------------------- one memory for every call of a shape
