@@ -128,8 +128,8 @@ def _loops(launch: Launch) -> Iterator[Loop]:
     """The loops of a launch with one axis of programs, which keep within their tensors."""
     every = [one for program in launch.programs for one in program]
     if not math.prod(launch.grid) == len(launch.programs) == max(launch.grid) <= MOST_PROGRAMS \
-            or len(every) > MOST_ACCESSES or not all(launch.programs) \
-            or any(one.is_outside(launch.tensors[one.tensor]) for one in every):
+            or len(every) > MOST_ACCESSES or any(
+                one.is_outside(launch.tensors[one.tensor]) for one in every):
         return
     sizes = {}
     for tensor in launch.tensors:
