@@ -112,7 +112,10 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
         case "window":
             yield from beside({"window": WINDOW}, {"window": 1}, {"window": 1000}, is_causal=True)
         case "sink_tokens":
-            yield from beside({"sinks": SINKS}, {"sinks": 1}, is_causal=True, window=WINDOW)
+            windowed = dict(is_causal=True, window=WINDOW)
+            yield from beside({"sinks": SINKS}, **windowed)
+            yield from beside({"sinks": 1}, of=(plain,), **windowed)
+            yield from beside({"sinks": 40}, of=(ragged,), **windowed)  # more than a tile
         case "sink_logits":  # among few keys a sink has a large share
             for masked in dict.fromkeys(("is_causal" in adapter.claims, plain.is_causal)):
                 yield from beside({"sink_logits": True}, is_causal=masked,

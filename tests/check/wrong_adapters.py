@@ -205,6 +205,10 @@ def scale_lost_with_sinks(q, k, v, *, is_causal, window_size=None, scale=None, s
     return with_sinks(q, k, v, is_causal, window_size, sink_logits)[0]
 
 
+def sink_tokens_of_one_tile(q, k, v, *, is_causal, window_size=None, sink_size=0):
+    return plain(q, k, v, is_causal, window_size, min(sink_size, 16))[0]
+
+
 def mask_of_minus_100(q, k, v, *, is_causal):
     return plain(q, k, v, is_causal, hidden=-100.0)[0]
 
