@@ -295,7 +295,8 @@ def grade(arguments, wanted: dict) -> int:
 
         def changed(found: list[dict]) -> dict[str, str]:
             """Key -> a line for each student whose grade would change."""
-            return {report["key"]: f"{report['student']}: {words}" for report in found
+            return {report["key"]: "; ".join((f"{report['student']}: {words}", *report["held"]))
+                    for report in found
                     if (old := stands.get(report["key"])) and (words := standing.changes(
                         old, report))}
 

@@ -542,6 +542,7 @@ def test_points_that_a_person_set_are_not_those_of_a_later_hand_in(
     hand_in(first)
     assert [run(line), run(line)] == [(0, "60.0")] * 2 and held not in capsys.readouterr().out
     hand_in(second)
+    assert grade() == 2 and f"all 60 of 100 -> not settled; {held}" in capsys.readouterr().out
     assert [run(line), run(line)] == [(3, "")] * 2
     assert f"No grade yet for 1 of 4 students: 1 {held}" in capsys.readouterr().out
     assert f"P2: {held}" in (tmp_path / "out/summary.html").read_text("utf-8")
