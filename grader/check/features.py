@@ -88,6 +88,10 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             for case in _masked(plain, ragged, adapter):
                 yield Trial(Asked(case, with_lse=True),
                             (Asked(plain, with_lse=True), Asked(case)))
+            for large in _large_sinks(masked, adapter):
+                yield Trial(Asked(large, with_lse=True),
+                            (Asked(replace(large, sink_logits=False), with_lse=True),
+                             Asked(large)), is_remark=plain.dtype != torch.float32)
         case "dlse":
             for case in (*shapes, *_masked(plain, ragged, adapter)):
                 for names in (QKV, (*QKV, "sink_logits"))[:1 + case.sink_logits]:
@@ -117,9 +121,12 @@ def trials(feature: str, plain: Case, adapter: Adapter) -> Iterator[Trial]:
             yield from beside({"sinks": 1}, of=(plain,), **windowed)
             yield from beside({"sinks": 40}, of=(ragged,), **windowed)  # more than a tile
         case "sink_logits":  # among few keys a sink has a large share
-            for masked in dict.fromkeys(("is_causal" in adapter.claims, plain.is_causal)):
-                yield from beside({"sink_logits": True}, is_causal=masked,
+            for is_causal in dict.fromkeys((masked.is_causal, plain.is_causal)):
+                yield from beside({"sink_logits": True}, is_causal=is_causal,
                                   of=(replace(ragged, N=13), *shapes))
+            for large in _large_sinks(masked, adapter):
+                yield Trial(Asked(large), (Asked(replace(large, sink_logits=False)), Asked(
+                    replace(masked, sink_logits=True))), is_remark=plain.dtype != torch.float32)
         case "dsink":
             for shape in (replace(plain, N=13, HQ=4, HKV=4), ragged, replace(plain, HQ=4, HKV=4)):
                 with_sink = replace(shape, sink_logits=True)
@@ -176,6 +183,13 @@ def _masked(plain: Case, ragged: Case, adapter: Adapter) -> Iterator[Case]:
     options = [{"is_causal": True}] * ("is_causal" in adapter.claims) + _options(adapter)
     yield from (replace(ragged, **one) for one in options)
     yield replace(plain, **dict(item for one in (HEADS, *options) for item in one.items()))
+
+
+def _large_sinks(case: Case, adapter: Adapter) -> list[Case]:
+    """Sink logits near 128 beside such scores, and sinks far above scores near -128."""
+    case = replace(case, sink_logits=True)
+    return [replace(case, family="shift+", level=case.dtype == torch.float32),
+            replace(case, family="shift-")] * ("sink_logits" in adapter.claims)
 
 
 def _together(plain: Case, adapter: Adapter) -> Iterator[Trial]:

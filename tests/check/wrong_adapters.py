@@ -209,6 +209,23 @@ def sink_tokens_of_one_tile(q, k, v, *, is_causal, window_size=None, sink_size=0
     return plain(q, k, v, is_causal, window_size, min(sink_size, 16))[0]
 
 
+def maximum_without_sinks(q, k, v, *, is_causal, sink_logits=None):
+    """exp(sink - m) overflows, so lse is inf; o is right."""
+    o, lse = plain(q, k, v, is_causal)
+    if sink_logits is None:
+        return o, lse
+    total = torch.exp(sink_logits.float()[:, None] - lse) + 1
+    return (o / total[..., None]).to(q.dtype), lse + total.log()
+
+
+def sinks_without_maximum(q, k, v, *, is_causal, sink_logits=None):
+    o, lse = plain(q, k, v, is_causal)
+    if sink_logits is None:
+        return o
+    share = lse.exp() / (lse.exp() + sink_logits.float().exp()[:, None])
+    return (o * share[..., None]).to(q.dtype)
+
+
 def mask_of_minus_100(q, k, v, *, is_causal):
     return plain(q, k, v, is_causal, hidden=-100.0)[0]
 
