@@ -166,6 +166,7 @@ def test_lse_and_its_gradient_must_follow_masks_and_sinks_as_o_does(function, ro
     ("scale_lost_with_sinks", "together", "scale-ignored"),
     ("sink_tokens_of_one_tile", "sink_tokens", None),
     ("maximum_without_sinks", "lse", None), ("sinks_without_maximum", "sink_logits", None),
+    ("lse_in_the_dtype_of_q", "lse", "output-dtype"),
     ("mask_of_minus_100", "scores", None)])
 def test_a_mistake_in_an_unusual_call_only_is_found(function, row, mistake):
     found = rows(f"{WRONG}:{function}", ("output", *dict.fromkeys(("scale", row))))

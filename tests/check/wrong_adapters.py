@@ -226,6 +226,11 @@ def sinks_without_maximum(q, k, v, *, is_causal, sink_logits=None):
     return (o * share[..., None]).to(q.dtype)
 
 
+def lse_in_the_dtype_of_q(q, k, v, *, is_causal):
+    o, lse = plain(q, k, v, is_causal)
+    return o, lse.to(q.dtype)
+
+
 def mask_of_minus_100(q, k, v, *, is_causal):
     return plain(q, k, v, is_causal, hidden=-100.0)[0]
 
