@@ -11,6 +11,8 @@ from grader.check.asking import Asking, Found
 from grader.diagnosis import attention_map, describe, suspects, wrong_gradients
 from grader.diagnosis.samples import Sample
 
+OF_QUERIES = ("o", "lse", "d_q")
+
 
 def name(asking: Asking, found: Found) -> tuple[str, str, str]:
     """What is wrong with a wrong answer: the id of a mistake or pattern, a sentence, and the worst
@@ -22,6 +24,11 @@ def name(asking: Asking, found: Found) -> tuple[str, str, str]:
     if found.name not in sample.wrong:  # the first of two calls is right
         return "differs-between-calls", found.said, ""
     x, exact = sample.got[found.name], sample.exact
+    if (last := found.asked.last) and found.name in OF_QUERIES:  # its rows count from the first
+        x = x[:, :, -last:]
+        exact = replace(exact, **{part: {
+            name: made[:, :, -last:] for name, made in getattr(exact, part).items()
+            if name in OF_QUERIES} for part in ("truth", "scale", "tiled", "terms", "otherwise")})
     finding = describe.locate(found.asked.case, exact, found.name, x,
                               exact.judge(found.name, x))
     id, words = f"pattern-{finding.id}", finding.seen

@@ -269,6 +269,12 @@ def test_the_corner_of_the_causal_mask_is_the_one_that_the_file_says(tmp_path, a
         assert found.mistake == "other-corner" and "bottom right corner" in found.says
 
 
+def test_the_worst_element_is_one_of_the_queries_that_were_sent(tmp_path):
+    found = rows(tiny(tmp_path, top='align = "bottom-right"\n'), ("nq_nk",), 1270534202)["nq_nk"]
+    head, place = re.match(r"o\[\d+, (\d+), (\d+), \d+\] ", found.worst).groups()
+    assert "Lq=64, Lk=128" in found.case and int(head) < 2 and int(place) < 64
+
+
 def test_a_corner_that_is_not_said_is_not_checked(tmp_path):
     file = tiny(tmp_path, corner="1 + s.shape[-1] - s.shape[-2]")
     found = rows(file, ("nq_nk",))["nq_nk"]
