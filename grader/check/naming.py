@@ -1,8 +1,10 @@
 """Names what is wrong with an answer, as the grader of the course does."""
 
 import contextlib
+import re
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 import reference
@@ -10,16 +12,18 @@ from grader.check.adapter import QKV
 from grader.check.asking import Asking, Found
 from grader.diagnosis import attention_map, describe, suspects, wrong_gradients
 from grader.diagnosis.samples import Sample
+from grader.text import sentence
 
 OF_QUERIES = ("o", "lse", "d_q")
 
 
 def name(asking: Asking, found: Found) -> tuple[str, str, str]:
     """What is wrong with a wrong answer: the id of a mistake or pattern, a sentence, and the worst
-    element; "" where there is none."""
+    element, or where NaN and inf are; "" where there is none."""
     if found.reply is None or not found.name:
         seen = found.check and found.check.diagnosis or {}
-        return found.id or seen.get("id", ""), found.said, ""
+        said = re.sub(r"^d(q|k|v|sink_logits)\b", r"\1.grad", found.said)
+        return found.id or seen.get("id", ""), said, ""
     sample = found.sample(asking.device)
     if found.name not in sample.wrong:  # the first of two calls is right
         return "differs-between-calls", found.said, ""
@@ -31,11 +35,12 @@ def name(asking: Asking, found: Found) -> tuple[str, str, str]:
             if name in OF_QUERIES} for part in ("truth", "scale", "tiled", "terms", "otherwise")})
     finding = describe.locate(found.asked.case, exact, found.name, x,
                               exact.judge(found.name, x))
-    id, words = f"pattern-{finding.id}", finding.seen
-    with contextlib.suppress(ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+    id, words = f"pattern-{finding.id}", finding.seen if finding.worst else " ".join(finding.what)
+    with contextlib.suppress(ArithmeticError, LookupError, RuntimeError, TypeError, ValueError), \
+            np.errstate(all="ignore"):
         if mistake := _mistake(asking, found, sample):
-            id, words = mistake[0], f"{mistake[1][:1].upper()}{mistake[1][1:]}"
-    return id, words.removesuffix(".") + ".", finding.worst
+            id, words = mistake[0], sentence(mistake[1].removesuffix("."))
+    return id, words.removesuffix(".") + ".", finding.worst or finding.where
 
 
 def _mistake(asking: Asking, found: Found, sample: Sample) -> tuple[str, str] | None:

@@ -174,6 +174,16 @@ def test_a_mistake_in_an_unusual_call_only_is_found(function, row, mistake):
     assert mistake in (None, found[row].mistake)
 
 
+@pytest.mark.parametrize(("function", "feature", "said"), [
+    ("half_the_sink_gradient", "dsink", "Every value is 0.5 times the right one."),
+    ("no_sink_gradient", "dsink", "sink_logits.grad: want a gradient; got None from backward"),
+    ("first_head_of_a_group", "groups", "dk and dv hold one query head of each group alone."),
+    ("lse_of_minus_inf", "lse", "93 of the 279 values of lse are NaN or inf. Your code did write "
+     "these values (some are inf).")])
+def test_what_a_row_says_is_true_of_the_mistake(function, feature, said):
+    assert rows(f"{WRONG}:{function}", (feature,))[feature].says == said
+
+
 # ------------------------------------------------------------------- what a row says
 def test_a_row_is_wrong_only_if_the_call_without_its_feature_is_right(tmp_path):
     found = rows(tiny(tmp_path, "(s - 1e-3 * s.abs()).softmax(-1) @ v"), ("output", "dq", "views"))
@@ -290,7 +300,8 @@ def test_state_from_call_to_call_is_found(tmp_path):
 
 @pytest.mark.parametrize(("function", "said"), [
     ("o_in_a_buffer", "o changed after"), ("lse_in_a_buffer_forward", "lse changed after"),
-    ("dv_in_a_buffer", "dv changed after"), ("lse_in_a_buffer", "the backward of the first fails")])
+    ("dv_in_a_buffer", "v.grad changed after"),
+    ("lse_in_a_buffer", "the backward of the first fails")])
 def test_a_second_call_must_leave_what_the_first_returned(function, said):
     found = rows(f"{WRONG}:{function}", ("output", "dv", "lse", "twice"))
     assert wrong(found) == [f"twice: {found['twice'].says}"] and said in found["twice"].says

@@ -235,6 +235,52 @@ def mask_of_minus_100(q, k, v, *, is_causal):
     return plain(q, k, v, is_causal, hidden=-100.0)[0]
 
 
+# ------------------------------------------------------- with names of their own
+class Changed(torch.autograd.Function):
+    """x, with a gradient that `change` makes of the right one."""
+
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.change = change
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.change(gradient), None
+
+
+def half_the_sink_gradient(q, k, v, *, is_causal, sink_logits=None):
+    sink = None if sink_logits is None else Changed.apply(sink_logits, lambda x: x / 2)
+    return with_sinks(q, k, v, is_causal, None, sink)[0]
+
+
+def no_sink_gradient(q, k, v, *, is_causal, sink_logits=None):
+    sink = None if sink_logits is None else Changed.apply(sink_logits, lambda x: None)
+    return with_sinks(q, k, v, is_causal, None, sink)[0]
+
+
+class FirstOfGroup(Repeat):
+    """As Repeat; only the first head's gradient comes back."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient[:, ::3].clone(), None
+
+
+def first_head_of_a_group(q, k, v, *, is_causal):
+    group = q.shape[1] // k.shape[1]
+    if group == 3:
+        k, v = FirstOfGroup.apply(k, group), FirstOfGroup.apply(v, group)
+    return plain(q, k, v, is_causal)[0]
+
+
+def lse_of_minus_inf(q, k, v, *, is_causal):
+    o, lse = plain(q, k, v, is_causal)
+    if is_causal:
+        lse = torch.cat([torch.full_like(lse[:, :1], -torch.inf), lse[:, 1:]], 1)
+    return o, lse
+
+
 # ------------------------------------------------------- one memory for every call of a shape
 class Buffered(torch.autograd.Function):
     """Attention whose o, lse or dv, as `kept` says, are views of a buffer."""
