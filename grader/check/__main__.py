@@ -7,6 +7,7 @@ import argparse
 import collections
 import json
 import secrets
+import shlex
 import sys
 import textwrap
 import traceback
@@ -57,7 +58,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "it: docs/check.md")
     add("--json", metavar="FILE", type=Path, help="write the table there, too")
     add("--only", metavar="FEATURE", action="append", default=[],
-        help="check this feature alone; may be given several times")
+        help="check this feature alone, or A,B alone; may be given several times")
     add("--seed", metavar="N", type=int, help="use the inputs of an earlier run again")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto",
         help="cpu: Triton's interpreter, even where there is a GPU")
@@ -81,7 +82,8 @@ def _check(options: argparse.Namespace, read: Adapter) -> int:
     from grader.check.asking import RIGHT, Asking
     from grader.check.features import FEATURES, Asked
 
-    if unknown := [one for one in options.only if one not in FEATURES]:
+    only = [one for given in options.only for one in given.split(",")]
+    if unknown := [one for one in only if one not in FEATURES]:
         raise BadUsage(f"--only: want one of {', '.join(FEATURES)}; got {unknown[0]}")
     has_gpu = torch.cuda.is_available()
     if options.device == "cuda" and not has_gpu:
@@ -93,9 +95,12 @@ def _check(options: argparse.Namespace, read: Adapter) -> int:
           f"on {device}, torch {torch.__version__}, triton {triton_version()}, seed {seed}\n")
     rows = []
     with Asking(read, device, seed, confined) as asking:
-        for feature in options.only or FEATURES:
+        for feature in only or FEATURES:
             rows.append(table.row(asking, feature))
-            print(*_lines(FEATURES[feature], rows[-1], options.file, seed), sep="\n", flush=True)
+            print(*_lines(FEATURES[feature], rows[-1]), sep="\n", flush=True)
+            if rows[-1].verdict == "wrong":  # what repeats it, on one line, to be pasted
+                print(f"    python -m grader.check {shlex.quote(options.file)} --only {feature} "
+                      f"--seed {seed}" + f" --device {options.device}" * (options.device != "auto"))
         answers = asking.found(Asked(asking.plain)).verdict == RIGHT
     counts = collections.Counter(row.verdict for row in rows)
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) + ".")
@@ -108,13 +113,12 @@ def _check(options: argparse.Namespace, read: Adapter) -> int:
     return WRONG if counts["wrong"] or not answers else DONE
 
 
-def _lines(title: str, row, file: str, seed: int) -> list[str]:
+def _lines(title: str, row) -> list[str]:
     """A row as it is printed: its verdict, then what shows it."""
     told = [row.says or f"{row.right} calls"]
     if row.verdict == "wrong":
         told[0] = f"{tensor_name(row.tensor)}: {told[0]}" if row.tensor else told[0]
         told += [row.case + f"; {row.worst}" * bool(row.worst)]
-        told += [f"again: python -m grader.check {file} --only {row.feature} --seed {seed}"]
     elif row.verdict == "right":
         told += [f"refused: {case}: {said}" for said, case in row.refused.items()]
     told += [f"remark: beyond the limits, as right 16-bit arithmetic may be: {one}"

@@ -332,13 +332,15 @@ def test_a_call_that_kills_its_process_is_wrong_and_not_refused(tmp_path):
 # ------------------------------------------------------------------------ the command
 def test_the_command_prints_the_table_and_writes_it_as_json(tmp_path):
     file = tmp_path / "found.json"
-    done = check(f"{WRONG}:window_lost", "--only", "window", "--seed", 5, "--json", file)
+    done = check(f"{WRONG}:window_lost", "--only", "window,causal", "--seed", 5, "--json", file)
     assert done.returncode == 1, done.stderr
     assert "There is no window: query i sees keys 0 ... i." in done.stdout
-    assert "--only window --seed 5" in " ".join(done.stdout.split())
+    again = f"    python -m grader.check {WRONG}:window_lost --only window --seed 5"
+    assert again in done.stdout.splitlines()
     said = json.loads(file.read_text())
     assert said["seed"] == 5 and said["takes"] == ["is_causal", "window_size", "scale"]
-    [row] = said["features"]
+    row, causal = said["features"]
+    assert (causal["feature"], causal["verdict"]) == ("causal", "right")
     assert (row["verdict"], row["mistake"], row["tensor"]) == ("wrong", "window-ignored", "o")
 
 
