@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from grader.assignment.submission import Submission
 from grader.assignment.template import is_blank
-from grader.course.cases import GRADIENTS, LAYOUT_KINDS, SINK_LOGITS, SIZE_KINDS, Case
+from grader.course.cases import GRADIENTS, LAYOUT_KINDS, MANY, SINK_LOGITS, SIZE_KINDS, Case
 from grader.course.stages import Stage
 from grader.judge.context import GradingContext
 from grader.report.results import Check
@@ -20,6 +20,9 @@ from grader.sandbox.wire import CUT_OFF
 
 NOT_COMPILED = {"does-not-compile", "arange-not-a-power-of-two", "dot-too-small", "not-constexpr",
                 "out-of-shared-memory"}
+# A wrong output in such a case says that the file does not know such inputs: views, or sizes whose
+# offsets overflow 32 bits.
+UNKNOWN_IF_WRONG = LAYOUT_KINDS | {MANY}
 WRONG_ACCESS = {"race", "out-of-bounds-read", "out-of-bounds-write", "outside-its-tensors"}
 
 
@@ -50,8 +53,8 @@ def decides(file: Submission, case: Case, check: Check, claimed: frozenset[str])
     if check.outcome in ("timeout", "skipped", "grader_fault"):
         return False
     if check.outcome == "pass" or check.errors:
-        knows_layout = case.by_contract and case.kinds & LAYOUT_KINDS <= claimed
-        return knows_layout or _has_answered(case, check)
+        knows = case.by_contract and case.kinds & UNKNOWN_IF_WRONG <= claimed
+        return knows or _has_answered(case, check)
     if (check.diagnosis or {}).get("id") in WRONG_ACCESS:
         return case.kinds & LAYOUT_KINDS <= claimed
     return case.kinds <= claimed and not _refuses(file, case, check)
@@ -83,11 +86,10 @@ def note_rounding(context: GradingContext) -> None:
 
 
 def _has_answered(case: Case, check: Check) -> bool:
-    """Whether the check holds numbers.  Where the layout is what is asked, a wrong output says that
-    the file does not know such layouts."""
+    """Whether the check holds numbers, and not those of UNKNOWN_IF_WRONG."""
     forward = [error for name, error in check.errors.items() if not name.startswith("d_")]
     return check.outcome == "pass" or bool(check.errors) and (
-        not case.kinds & LAYOUT_KINDS or all(
+        not case.kinds & UNKNOWN_IF_WRONG or all(
             error["fro"] <= error["fro_limit"] and error["row"] <= error["row_limit"]
             for error in forward))
 

@@ -1,6 +1,7 @@
 """What a file without step markers claims: by an answer, never by its comments."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,16 @@ import pytest
 import torch
 
 from grader.assignment.submission import Submission
-from grader.course.cases import DEFAULTS, GRADIENTS, LAST, ODD_D, SINK_LOGITS, SMALL_D, Case
+from grader.course.cases import (
+    DEFAULTS,
+    GRADIENTS,
+    LAST,
+    MANY,
+    ODD_D,
+    SINK_LOGITS,
+    SMALL_D,
+    Case,
+)
 from grader.course.stages import STAGES
 from grader.judge import claims
 from grader.report.results import Check, StageResult
@@ -30,6 +40,8 @@ PLAIN = Case(3, "robust", 97)
 LOGITS = Case(9, "beyond", 40, is_causal=True, window=9, sinks=1, sink_logits=True)
 DEFAULT = Case(3, "beyond", 40, bare=True)
 ODD, STRIDED = Case(3, "beyond", 40, 17), Case(3, "beyond", 40, layout="last")
+HUGE = Case(7, "beyond", 40, is_causal=True, window=9, sinks=2**31 - 1)
+HUGE_BORDER = replace(HUGE, group="robust", by_contract=True)
 BORDER = Case(3, "robust", 32, layout="dense.last.dense", by_contract=True)
 
 
@@ -56,6 +68,11 @@ def check(outcome: str, errors: dict | None = None, line: int | None = None, id:
     (ODD, check("crashed"), (ODD_D,), False),  # never got into the file
     (ODD, check("crashed", line=CRASHES, id="out-of-bounds-read"), (), True),
     (ODD, check("timeout"), (ODD_D,), False),
+    (HUGE, check("pass", {"o": FITS}), (), True),
+    (HUGE, check("wrong", {"o": OFF}), (), False),  # an offset overflows
+    (HUGE, check("wrong", {"o": FITS, "d_k": OFF}), (), True),
+    (HUGE_BORDER, check("wrong", {"o": OFF}), (), False),
+    (HUGE_BORDER, check("wrong", {"o": OFF}), (MANY,), True),
     (ODD, check("grader_fault"), (ODD_D,), False),
     (ODD, check("crashed", line=CRASHES, id="race"), (), True),
     (ODD, check("crashed", line=CRASHES, id="out-of-shared-memory"), (ODD_D,), False),
