@@ -334,14 +334,14 @@ def _of_names(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]
 
 
 def _of_pytorch(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
-    """Whole tensors in place of this tile's parts of them."""
+    """Whole tensors in place of this tile's parts of them, read or added to."""
     slices = {value.stop: name for name, value in given.items() if isinstance(value, slice)}
     parts = {name: f"{name}_tile" if f"{name}_tile" in given else
              f"{name}[:, :, {slices[value.shape[2]]}]" for name, value in given.items()
-             if f"{name}_tile" in given or name not in source.leaves and name[-5:] != "_tile"
+             if f"{name}_tile" in given or name[-5:] != "_tile"
              and np.ndim(value) > 2 and value.shape[2] in slices}
     whole = [node for node in source.nodes if isinstance(node, ast.Name) and node.id in parts
-             and isinstance(node.ctx, ast.Load)
+             and (node.id in source.leaves or isinstance(node.ctx, ast.Load))
              and not source.of(source.parents[node]).startswith(f"{node.id}[:")]
     if whole:
         names = dict.fromkeys(node.id for node in whole)

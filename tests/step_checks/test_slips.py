@@ -23,6 +23,10 @@ SLIPS = [
      "`lse` is the whole tensor: this tile's part is lse[:, :, m]."),
     (1, "1.8", "scale * ds.transpose(-1, -2) @ q_tile", "scale * ds.transpose(-1, -2) @ q",
      "`q` is the whole tensor: this tile's part is q_tile."),
+    (1, "1.8", "dv[:, :, n] +=", "dv +=",
+     "`dv` is the whole tensor: this tile's part is dv[:, :, n]."),
+    (1, "1.8", "dq[:, :, m] +=", "dq = dq +",
+     "`dq` is the whole tensor: this tile's part is dq[:, :, m]."),
     # a wrong factor of a gradient
     (1, "1.8", "scale * ds.transpose(", "scale * p.transpose(", "dk is computed from P"),
     (1, "1.8", "dk[:, :, n] += scale * ds", "dk[:, :, n] += ds", "dk is not multiplied by scale"),
