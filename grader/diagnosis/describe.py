@@ -37,10 +37,11 @@ PATTERNS = {
                       "arguments of each call with the names that take them.",
     "an-input": "",
     "rounded": "which product, sum, weight or result is kept in 16 bits?",
-    "zero": "were the values added, and is what they were added to stored?",
+    "zero": "did you add the values up, and store the sum?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and "
                 "does that sum hold the weights of just the keys that it sees?",
-    "multiple-of-all": "one factor for all rows: what is the result multiplied with, or not?",
+    "multiple-of-all": "the factor is the same everywhere: what is the result multiplied by, or "
+                       "which multiplication is missing?",
     "batch": "does every address include the batch stride?",
     "heads": "",
     "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV read "
@@ -87,8 +88,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     if verdict.nan:  # rows with NaN say more than wrong ones
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         id, sentence = _of_nan(sent, x)
-        what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} are NaN or inf.",
-                sentence)
+        what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} "
+                f"{'are' if verdict.nan > 1 else 'is'} NaN or inf.", sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
         if places and len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
@@ -101,17 +102,20 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
             what += tuple(filter(None, [_not_written(
                 missing.nonzero().flatten().tolist(), len(missing),
                 (missing & ~whole).nonzero().flatten().tolist())]))
-        return Finding(id, _where(bad, x, truth), what, places)
+        return Finding(id, _where(bad, truth, _columns(answer, name, x)), what, places)
     bad = rows > verdict.row_limit
     if not bad.any():  # many small errors, and no large one
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
+    columns = _columns(answer, name, x)
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
                 or _of_another(answer, name, x) or _of_factor(case, x, truth, bad, verdict)
-                or _of_small_errors(rows, verdict) or _pattern(case, bad, x, truth))
+                or _of_small_errors(rows, verdict) or _pattern(case, bad, columns))
     what = (how_far(name, verdict), *[seen] * bool(seen))
-    return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
+    if not bool(x.any()):
+        what = (f"{tensor_name(name)} is all zeros.",)
+    return Finding(id, _where(bad, truth, columns), what, worst=_worst(case, name, rows, x, truth))
 
 
 # The places to look at if rows are never stored: what chooses them, and what stores them.
@@ -169,12 +173,14 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
     if not bool((bad & untouched).any()):
         inf = " (some are inf)" * bool(torch.isinf(x).any())
-        return "nan", f"Your code did write these values{inf}."
+        return "nan", (f"Your code computed these values{inf}; they are not memory that it left "
+                       "unwritten.")
     known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
         return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "
                        "the others.")
-    return "never-stored", f"Your code never wrote these elements{known}."
+    return "never-stored", (f"Your code never wrote "
+                            f"{'these elements' if bad.sum() > 1 else 'this element'}{known}.")
 
 
 def _not_written(rows: list[int], length: int, partly: Sequence[int] = ()) -> str:
@@ -196,8 +202,8 @@ def _not_written(rows: list[int], length: int, partly: Sequence[int] = ()) -> st
         if length > tile and rows == list(range(tile)):
             return f"They are the first {tile} rows: no program begins at row 0."
         if length > tile and rows == list(range(tile, length)):
-            return (f"Only the first {tile} are written: the grid has too few programs, or all of "
-                    "them write the same ones.")
+            return (f"Only the first {tile} rows are written: the grid has too few programs, or "
+                    "every program writes these same rows.")
         programs = -(-length // tile)
         if programs > 1 and rows == list(range(tile + programs - 1, length)):
             return (f"Rows are written as if tiles of {tile} began one row apart: is the program's "
@@ -309,8 +315,8 @@ def constant(factor: float, case: Case) -> str:
     return f" (sqrt({twice / 2:g}))" if abs(sqrt(twice / 2) - factor) < 2e-4 * factor else ""
 
 
-def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
-    """-> id; a sentence on the pattern of wrong rows, or "" """
+def _pattern(case: Case, bad, columns: list[int]) -> tuple[str, str]:
+    """-> id; a sentence on the pattern of wrong rows, or "".  columns: of _columns()."""
     if bad.dim() == 3:
         batches, heads = bad.any(2).any(1), bad.any(2).any(0)
         whole = 2 * int(bad.sum()) > bad[batches][:, heads].numel()  # otherwise single rows
@@ -318,8 +324,7 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
             return "batch", "Batch entry 0 is right; all others are wrong."
         if whole and not heads.all():
             return _of_heads(case, heads)
-    columns = _columns(x, truth)
-    if columns is not None:
+    if columns:
         return "columns", "Only some columns are wrong."
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
     if flat.numel() == 1 or bad.dim() == 1 and not case.course_stage.sums_rows:  # sink logits
@@ -355,9 +360,9 @@ def _of_heads(case: Case, heads: torch.Tensor) -> tuple[str, str]:
     return "heads", ""
 
 
-def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
+def _where(bad: torch.Tensor, truth: torch.Tensor, columns: Sequence[int] = ()) -> str:
     """The wrong batch entries, heads, rows and columns, as ranges, or "everywhere"."""
-    if bool(bad.all()) and truth.dim() > 1:
+    if bool(bad.all()):
         text = "everywhere"
     elif bad.dim() == 3:
         names, parts = ("batch entry/batch entries", "head/heads", "row/rows"), []
@@ -367,12 +372,14 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
             if not bool(hit.all()):
                 wrong = hit.nonzero().flatten().tolist()
                 parts.append(_some(name, wrong, hit.numel()))
-        text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, scattered"
+        wrong, most = int(bad.sum()), 0.9 * bad.numel()
+        text = ", ".join(parts) or (
+            f"almost everywhere ({wrong} of {bad.numel()} rows)" if wrong > most else
+            f"{wrong} of {bad.numel()} rows, scattered")
     else:
         text = _some("row/rows" if truth.dim() == 2 else "element/elements",
                      bad.nonzero().flatten().tolist(), bad.numel())
-    columns = _columns(x, truth)
-    if columns is not None:
+    if columns:
         text += f", {_some('column/columns', columns, truth.shape[-1])}"
     return text
 
@@ -382,17 +389,15 @@ def _some(names: str, wrong: list[int], length: int) -> str:
     return f"{names.split('/')[len(wrong) > 1]} {ranges(wrong, 4)} (of 0-{length - 1})"
 
 
-def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
-    """The wrong columns, if the others are right."""
+def _columns(answer: Answer, name: str, x: torch.Tensor) -> list[int]:
+    """The wrong columns, if with the right values in them the whole would be right."""
+    truth = answer.truth[name]
     if truth.dim() != 4:
-        return None
-    error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
-    error = error.amax(0)
+        return []
+    error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2).amax(0)
     columns = error > 0.02 * truth.abs().max()
-    if not bool(columns.any()) or bool(columns.all()):
-        return None
-    if error[~columns].max() > 0.1 * error.max():  # the others are only a little better: chance
-        return None
+    if bool(columns.all()) or not answer.judge(name, torch.where(columns, truth, x)).accepted:
+        return []
     return columns.nonzero().flatten().tolist()
 
 

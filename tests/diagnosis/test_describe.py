@@ -86,13 +86,23 @@ def test_wrong_columns_are_named():
     assert finding.id == "columns" and "columns 6-7 (of 0-7)" in finding.where
 
 
-def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
+@pytest.mark.parametrize("size, least", [(0.08, 0.5), (5.0, 0.01)])
+def test_columns_outside_the_limits_are_not_called_right(size, least):
     def spoil(x):
         gen = torch.Generator().manual_seed(1)
-        return x + 0.04 * torch.rand(x.shape, generator=gen, dtype=torch.float64) \
-            * torch.linspace(1.0, 2.0, x.shape[-1], dtype=torch.float64)
+        return x + size * torch.rand(x.shape, generator=gen, dtype=torch.float64) \
+            * torch.linspace(least, 1.0, x.shape[-1], dtype=torch.float64)
     finding = found(replace(PLAIN, HQ=1, HKV=1), spoil)
     assert finding.id != "columns" and "columns" not in finding.where
+
+
+@pytest.mark.parametrize("right, said", [
+    (3, "almost everywhere (125 of 128 rows)"), (64, "64 of 128 rows, scattered")])
+def test_nearly_all_rows_are_not_called_scattered(right, said):
+    bad = torch.ones(1, 2, 64, dtype=torch.bool)
+    for row in range(right):
+        bad[0, row % 2, row] = False
+    assert describe._where(bad, torch.zeros(1, 2, 64, 8)) == said
 
 
 @pytest.mark.parametrize("factor, said", [
@@ -161,7 +171,18 @@ def test_the_worst_row_says_what_is_special_about_it(row, said):
 
 
 def test_zero_is_zero():
-    assert found(PLAIN, torch.zeros_like).id == "zero"
+    finding = found(PLAIN, torch.zeros_like)
+    assert (finding.id, finding.where, finding.what) == (
+        "zero", "everywhere", ("o is all zeros.",))
+
+
+def test_a_single_number_is_said_in_the_singular():
+    def one(x):
+        poison(x[0, 0, 5, 3:4])
+        return x
+    finding = found(PLAIN, one, dtype=torch.float16)
+    assert finding.what[0] == "1 of the 1024 values of o is NaN or inf."
+    assert finding.what[1] == "Your code never wrote this element."
 
 
 def test_numbers_of_float32_that_float16_can_hold_were_rounded():
@@ -186,7 +207,7 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     assert finding.id == "never-stored" and "Your code never wrote" in finding.what[1]
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
-    assert finding.id == "nan" and "Your code did write these values" in finding.seen
+    assert finding.id == "nan" and "Your code computed these values; they are" in finding.seen
     heads, rest = PLAIN.B * PLAIN.HQ, (PLAIN.N - 32) * PLAIN.D
     assert finding.what[0].startswith(
         f"{heads * rest} of the {heads * PLAIN.N * PLAIN.D} values of o are NaN")
@@ -278,7 +299,7 @@ def test_stage_1_hears_nothing_of_kernels():
 @pytest.mark.parametrize("rows, length, said", [
     ([99], 100, "last row"), (range(64, 100), 100, "They are the last 36 rows"),
     (range(64), 128, "They are the first 64 rows"),
-    (range(64, 256), 256, "Only the first 64 are written"),
+    (range(64, 256), 256, "Only the first 64 rows are written"),
     (range(65, 128), 128, "tiles of 64 began one row apart"), ([3, 70], 128, ""),
     (range(128), 128, "")])
 def test_rows_never_written_tell_which_program_is_missing(rows, length, said):
@@ -302,8 +323,8 @@ def test_rows_that_are_written_in_part_are_told_from_those_that_are_not():
 
 def test_rows_of_a_gradient_of_x_are_called_rows():
     bad = torch.arange(70) > 63
-    assert describe._where(bad, torch.ones(70, 3), torch.zeros(70, 3)) == "rows 64-69 (of 0-69)"
-    assert describe._where(bad[60:], torch.ones(10), torch.zeros(10)) == "elements 4-9 (of 0-9)"
+    assert describe._where(bad, torch.zeros(70, 3)) == "rows 64-69 (of 0-69)"
+    assert describe._where(bad[60:], torch.zeros(10)) == "elements 4-9 (of 0-9)"
 
 
 def test_a_copy_of_an_input_is_said_to_be_one():
