@@ -252,13 +252,13 @@ def test_options_that_the_signature_lacks_are_not_claimed_and_kwargs_claim_all(t
 
 
 def test_an_lse_in_base_2_and_an_lse_without_gradient_are_found(tmp_path):
-    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1) / 0.6931471805599453")
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.float().logsumexp(-1) / 0.6931471805599453")
     assert rows(file, ("lse",))["lse"].mistake == "lse-in-base-2"
-    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1).detach()")
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.float().logsumexp(-1).detach()")
     found = rows(file, ("lse", "dlse"))
     assert verdicts(found) == {"lse": "right", "dlse": "wrong"}
     assert found["dlse"].tensor == "lse" and "it carries no gradient" in found["dlse"].says
-    file = tiny(tmp_path, "s.softmax(-1) @ v, s.logsumexp(-1).detach()",
+    file = tiny(tmp_path, "s.softmax(-1) @ v, s.float().logsumexp(-1).detach()",
                 top="lse_has_gradient = False\n")
     assert verdicts(rows(file, ("lse", "dlse"))) == {"lse": "right", "dlse": "not claimed"}
 
