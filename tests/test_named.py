@@ -6,6 +6,7 @@ import re
 from attacks import named
 from attacks.catalogue import Attack
 from grader.assignment.record import ROOT
+from grader.diagnosis.describe import PATTERNS
 from grader.diagnosis.isolating import THINGS
 from grader.step_checks.mistakes import known, plain
 
@@ -55,7 +56,8 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
 def test_every_id_that_is_wanted_can_be_said():
     expected = named.tomllib.loads((named.HERE / "names.toml").read_text("utf-8"))
     text = "".join(path.read_text("utf-8") for path in (ROOT / "grader").rglob("*.py"))
-    said = {*known(), *re.findall(r'"((?:\w+-)+\w+)"', text), *(f"only-{t.id}" for t in THINGS)}
+    said = {*known(), *re.findall(r'"((?:\w+-)+\w+)"', text), *(f"only-{t.id}" for t in THINGS),
+            *(f"pattern-{id}" for id in PATTERNS)}
     for table in expected.values():
         for names in table.values():
             for name in [names] if isinstance(names, str) else names:
