@@ -212,6 +212,11 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     over = found.clamp_min(SEEN).log() - (matrix.scores - matrix.lse)
     over = over - over.masked_fill(~(given & keep), torch.inf).amin(1, keepdim=True)
     over = torch.where(given & torch.isfinite(over), over, 0.0)
+    if cut := _cut(matrix, given, missing):
+        return "effect-small-weights", (
+            f"{matrix.place}{int(missing.sum())} weights are 0 that should not be, each of them "
+            f"less than {cut:g} % of the largest weight in its row: small weights are lost, not "
+            "hidden by a mask.")
     if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
         if bool(extra.any()):
             i, j = extra.nonzero()[0].tolist()
@@ -244,6 +249,18 @@ def _by_size(matrix: Matrix, missing: torch.Tensor) -> bool:
     return len(largest) > 3 and bool((largest <= least).all())
 
 
+def _cut(matrix: Matrix, given: torch.Tensor, missing: torch.Tensor) -> float:
+    """If only small weights are missing, and most of those that are as small, the percentage of the
+    largest weight in their row that they are below; else 0.  Of normally distributed scores only:
+    those of other cases are small where a mask may hide them."""
+    share = 100 * matrix.expected / matrix.expected.amax(1, keepdim=True)
+    cut = next((cut for cut in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0) if bool(missing.any())
+                and float(share[missing].max()) < cut), 0.0)
+    small = matrix.keep & (share < cut)
+    often = int(missing.sum()) > max(16, int((small & given).sum()))
+    return cut if often and matrix.case.family == "randn" else 0.0
+
+
 def _sums(matrix: Matrix) -> tuple[str, str]:
     """The finding if keys and proportions are right, but not the sum."""
     ratio = matrix.found.sum(1) / matrix.expected.sum(1)
@@ -251,14 +268,15 @@ def _sums(matrix: Matrix) -> tuple[str, str]:
     top = matrix.scores.masked_fill(~matrix.keep, -torch.inf)
     total = torch.logsumexp(top, 1).exp() + torch.tensor(matrix.sink).exp()
     more = (total * (1 / ratio - 1)).clamp_min(0)  # besides what belongs there
-    for beside, words in ((more, "keys with a score of 0: keys past the end, for example"),
-                          (more / top.amax(1).exp(), "at the maximum: l_i begins with a number, or "
-                           "one is added to it")):
+    for beside, before, after in (
+            (more, "as if it counted ", " more keys with a score of 0, such as keys past the end."),
+            (more / top.amax(1).exp(), "by ", " times exp(maximum). Does l_i start at 0, and is "
+             "nothing added to it but the weights?")):
         count = float(beside.median())
         if count > 0.05 and bool(((beside - count).abs() < 0.02 * count).all()):
             return "effect-row-sums", (
                 "The right keys are seen in the right proportions, but the denominator of every "
-                f"query counts {count:.4g} more {words}.")
+                f"query is too large, {before}{count:.4g}{after}")
     return "effect-row-sums", (f"The right keys are seen in the right proportions, but the weights "
                                f"of query {first} add up to {float(ratio[first]):.4g} times what "
                                "they should.")
@@ -284,21 +302,26 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
         id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
         return id, (f"The weights are too {id[11:]}, as if every score were {slope:.4g}"
                     f"{constant(slope, matrix.case)} times as large.")
-    hidden = given & ~matrix.keep
+    hidden, off = given & ~matrix.keep, (over.abs() > ALIKE) & some
+    alike = float((s * w).sum().abs() / (s.square().sum() * w.square().sum()).sqrt())
+    if enough and alike < 0.3 and 2 * int(off.sum()) > int(some.sum()):
+        return "effect-weights", (
+            f"{matrix.place}the weights do not follow the scores of q and k. Are q, k and v read "
+            "with their own strides, at the right rows and head?")
     if bool(hidden.any()):
         i, j = hidden.nonzero()[0].tolist()
         return "effect-hidden-weights", (
             f"{where}uery {i} gives weight to key {j}, which should be hidden, and that weight "
             f"does not match its score{_constant_score(matrix, hidden, some)}{_pattern(hidden)}")
-    off = (over.abs() > ALIKE) & some
     if not bool(off.any()):  # only a few large scores are left
         return "effect-too-sharp", "The weights are too sharp: only the largest scores keep any."
     i, j = off.nonzero()[0].tolist()
     times = over[off].exp()
     if float(times.max() - times.min()) < ALIKE * float(times.max()):
+        often = f"{float(times.median()):.3g} times"
         return "effect-weights", (
-            f"{where}uery {i}'s weight for key {j} is {float(times.median()):.3g} times the right "
-            f"one, relative to its other keys{_pattern(off)}")
+            f"{where}uery {i}'s weight for key {j} is {'twice' if often == '2 times' else often} "
+            f"what it should be, compared with that query's other keys{_pattern(off)}")
     return "effect-weights", f"The weights are wrong from query {i} on."
 
 
@@ -339,7 +362,7 @@ def _pattern(pairs: torch.Tensor, known: str = "") -> str:
     if len(j.unique()) == 1:
         return f"{text}, always with key {int(j[0])}."
     if len(i.unique()) == 1:
-        return f"{text}, all of them of query {int(i[0])}."
+        return f"{text}, all of them for query {int(i[0])}."
     for tile in (16, 32, 64):
         if bool((i // tile == j // tile).all()) and pairs.shape[0] > tile:
             return f"{text}, all of them in the {tile} x {tile} tiles on the diagonal."
@@ -347,5 +370,7 @@ def _pattern(pairs: torch.Tensor, known: str = "") -> str:
         return f"{text}, all of them with a key after the query."
     if int(j.max()) < 16 < pairs.shape[1]:
         return f"{text}, all of them with one of the first {int(j.max()) + 1} keys."
-    return (f"{text}, of queries {int(i.min())}-{int(i.max())} and keys {int(j.min())}-"
-            f"{int(j.max())}.")
+    if (int(i.max() - i.min()) + 1, int(j.max() - j.min()) + 1) == pairs.shape:
+        return f"{text}, spread over the whole matrix."
+    return (f"{text} (queries {int(i.min())}-{int(i.max())}, keys {int(j.min())}-"
+            f"{int(j.max())}).")

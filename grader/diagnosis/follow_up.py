@@ -176,7 +176,7 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     elif seen and finding.id not in ("zero", "multiple-of-all"):
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
-        said = (f"{small} Add --show to see it drawn.", *said)
+        said = (f"{small} Add --show to see the weights drawn.", *said)
         if finding.id == "tail":  # the weights say more of those rows
             finding = replace(finding, what=finding.what[:1])
     if len(things) == 1 and not id:

@@ -38,8 +38,9 @@ THINGS = (
           "the incoming gradient may have any strides, even 0: use its own."),
     Thing("large-scores", "with ordinary scores",
           lambda c: replace(c, family="randn") if c.family in LARGE else c,
-          "the scores are far from 0 here: what is the largest exponent? Subtracting each row's "
-          "own maximum first leaves none above 0."),
+          "the scores are far from 0 here: which argument of exp is the largest? Subtract the "
+          "row's maximum first, or lse in the backward, and hide keys before exp: after it, "
+          "inf * 0 is NaN."),
     Thing("rising-maximum", "with a maximum that does not rise from tile to tile",
           lambda c: replace(c, family="randn") if c.family in ("rising", "creeping") else c,
           "when the maximum grows by x, both running sums must shrink by exp(-x): that of the "
@@ -54,7 +55,7 @@ THINGS = (
           "what is rounded to 16 bits, and when? Sums and statistics belong in float32."),
     Thing("width", "with D = 64", lambda c: c if c.course_stage.sums_rows else replace(c, D=64),
           "what depends on D, or on the number of columns in a tile?"),
-    Thing("length", "with a length that is a multiple of 128",
+    Thing("length", "when every length is a multiple of 128",
           lambda c: replace(c, N=_whole(c.N), NK=c.NK and _whole(c.NK)),
           "what happens in the last tile, which is only partly filled?"),
     Thing("window", "with a window that hides nothing",
@@ -68,13 +69,18 @@ THINGS = (
         c, sink_logits=False, grads=tuple(g for g in c.grads if g != "sink_logits")),
           "the logit is added to the sum once, and so to lse, but it has no value."),
     Thing("batch", "with a single batch entry", lambda c: replace(c, B=1),
-          "what depends on the batch index?"),
+          "with B = 1 there are also fewer tiles: what depends on the batch index, or is kept from "
+          "one tile to the next?"),
     Thing("groups", "when every query head has its own key/value head (HKV = HQ)",
           lambda c: replace(c, HKV=c.HQ),
           "what depends on how many query heads share keys and values?"),
 )
 
 
+# What together says more than each of two things.
+BOTH = {("rising-maximum", "float32"):
+        "weights much smaller than 1 are lost in 16 bits: is each row's maximum that of the keys "
+        "that it sees, and of no others?"}
 NUMBERS = Thing("numbers", "with other numbers", lambda c: c, "")
 SURROUNDINGS = Thing(
     "surroundings", "with numbers instead of NaN stored around and between the inputs", lambda c: c,
@@ -116,7 +122,9 @@ def _whole(length: int) -> int:
 
 
 def in_words(things: list[Thing]) -> tuple[str, str]:
-    """The observation, and a hint where it is one thing alone; each "" where there is none."""
+    """The observation, and a hint where it is one thing alone, or BOTH; each "" where there is
+    none."""
     right = ", and also ".join(thing.right for thing in things[:3])
     return f"The same case passes {right}." * bool(things), (
-        things[0].hint if len(things) == 1 else "")
+        things[0].hint if len(things) == 1 else
+        BOTH.get(tuple(thing.id for thing in things), ""))

@@ -90,11 +90,22 @@ def doubled(p, s):
      "effect-too-flat", "all keys that a query sees have the same weight"),
     (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
     (doubled, "effect-weights", "with one of the first 16 keys"),
-    (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives weight to key"),
+    (lambda p, s: torch.where(p < 0.01 * p.amax(-1, keepdim=True), 0, p), "effect-small-weights",
+     "each of them less than 1 % of the largest weight in its row"),
+    (lambda p, s: p.flip(-1), "effect-weights", "do not follow the scores of q and k. Are q, k"),
 ])
 def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said):
     found = attention_map.describe(attention_map.read(weights(change), CASE, 0))
     assert found[0] == id and said in found[1][0].lower() + found[1][1:], found
+
+
+def test_a_count_of_wrong_pairs_says_where_they_are_or_that_they_are_everywhere():
+    pairs = torch.zeros(150, 150, dtype=torch.bool)
+    pairs[3, 140] = pairs[50, 20] = True
+    assert attention_map._pattern(pairs) == (
+        ". This happens for 2 pairs (queries 3-50, keys 20-140).")
+    pairs[0, 0] = pairs[0, 149] = pairs[149, 0] = True
+    assert attention_map._pattern(pairs).endswith(" 5 pairs, spread over the whole matrix.")
 
 
 def test_the_picture_fits_a_terminal_and_marks_what_differs():

@@ -109,7 +109,8 @@ def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path)
     assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
     said = " ".join(" ".join(check.lines).split())
     assert "In a small case (H=3, L=90, D=16), the weights are wrong from query 0 on" in said
-    assert "look at" not in said and "try:" not in said and "Add --show to see it drawn" in said
+    assert "look at" not in said and "try:" not in said
+    assert "Add --show to see the weights drawn." in said
 
 
 def test_a_mistake_that_gradients_tell_is_not_said_of_the_weights(tmp_path):

@@ -52,6 +52,13 @@ def test_two_things_together_are_said_without_a_hint():
     assert ", and also " in observed and not hint
 
 
+def test_two_things_that_say_more_together_have_a_hint_of_their_own():
+    things = [next(thing for thing in isolating.THINGS if thing.id == id)
+              for id in next(iter(isolating.BOTH))]
+    assert isolating.in_words(things)[1] == isolating.BOTH[tuple(thing.id for thing in things)]
+    assert not isolating.in_words(things[:1] * 2)[1]
+
+
 def test_what_is_wrong_in_every_way_is_isolated_by_nothing():
     assert isolating.isolate(CASE, wrong_where(lambda c: True), ["o"]) == []
     assert isolating.in_words([]) == ("", "")
