@@ -227,9 +227,11 @@ class StageResult:
 
     @property
     def first_wrong(self) -> str:
-        """The name of the first wrong case that can be run again, or "" """
-        return next((check.name for check in self.checks if check.group != "beyond"
-                     and check.again.endswith(f" --case {check.name}")), "")
+        """The name of the first wrong case that can be run again; "" if a call crashed before it,
+        because then the report explains the crash."""
+        return next((check.name if check.again else "" for check in self.checks
+                     if check.group != "beyond" and (check.outcome == "crashed" or
+                     check.again.endswith(f" --case {check.name}"))), "")
 
     @property
     def waits(self) -> bool:

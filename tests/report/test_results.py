@@ -107,6 +107,7 @@ def test_the_first_wrong_case_that_counts_is_the_one_to_run_again():
     assert failed(wrong("a", again=False), wrong("b", "beyond"), wrong("c"),
                   wrong("d")).first_wrong == "c"
     assert failed(Check("a", "robust", "wrong")).first_wrong == ""
+    assert failed(Check("a", "robust", "crashed"), wrong("c")).first_wrong == ""
 
 
 @pytest.mark.parametrize("check, costs", [
