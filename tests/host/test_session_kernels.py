@@ -33,19 +33,19 @@ def compiler():
         yield session
 
 
-ADVICE = "either the mask is missing, or the address (tile, stride, head, batch) is wrong."
+ADVICE = "The mask is missing or wrong, or the address is: its tile, stride, head or batch."
 
 
 @pytest.mark.parametrize("entry, id, said", [
     ("unmasked", "out-of-bounds-read", """\
-tl.load reads 52 numbers outside its tensor: x = tl.load(x_ptr + offs)
-at x_ptr, elements 12-63 of 64: """ + ADVICE),
+tl.load reads 52 numbers outside the tensor of x_ptr: x = tl.load(x_ptr + offs)
+They are elements 12-63 of 64. """ + ADVICE),
     ("wide", "out-of-bounds-write", """\
-tl.store writes 1 number outside its tensor: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
-at y_ptr, element 12 of 64: """ + ADVICE),
+tl.store writes 1 number outside the tensor of y_ptr: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
+It is element 12 of 64. """ + ADVICE),
     ("strayed", "out-of-bounds-read", """\
-tl.load reads 64 numbers outside its tensor: x = tl.load(x_ptr + offs)
-at x_ptr, all of 64: """ + ADVICE),
+tl.load reads 64 numbers outside the tensor of x_ptr: x = tl.load(x_ptr + offs)
+They are all 64 elements. """ + ADVICE),
 ])
 def test_memory_outside_is_told_by_the_kernels_own_name_for_it(kernels, entry, id, said):
     error = error_of(kernels, entry)

@@ -189,10 +189,15 @@ def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
         "Query 1 does not see key 1. Given: N=40."]),
     ({"says": "", "change": "`tl.load(p)`. mask= is missing or wrong.", "seen": (
         "problem_4.py:77:9: tl.load reads 3 numbers outside every tensor: tl.load(p)\n"
-        "rows 5-7 of the (16, 32) tile: either the mask is missing, or the address is wrong.",)}, [
+        "They are rows 5-7 of the (16, 32) tile. The mask is missing or wrong, or more.",)}, [
         "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
         "tl.load reads 3 numbers outside every tensor.\n"
-        "rows 5-7 of the (16, 32) tile. Given: N=40."]),
+        "They are rows 5-7 of the (16, 32) tile. Given: N=40."]),
+    ({"says": "", "change": "`tl.load(p)`. mask= is missing or wrong.", "seen": (
+        "tl.load reads 3 numbers outside every tensor: tl.load(p)\n"
+        "The mask is missing or wrong, or more.",)}, [
+        "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
+        "tl.load reads 3 numbers outside every tensor. Given: N=40."]),
     ({"says": "", "change": "`p - m[None, :]`. `m[None, :]` is a row, but a column is needed.",
       "seen": ("Incompatible dimensions: 32 and 16. Try: make the shapes of these two tiles match: "
                "x[:, None] is a column, x[None, :] a row",)}, [

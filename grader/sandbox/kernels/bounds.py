@@ -20,11 +20,10 @@ class OutOfBounds(IndexError):
         call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
         self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside "
-                     + ("its tensor" if tensor else "every tensor"))
-        place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
-        self.wants = f"{place}: " * bool(place) + (
-            "either the mask is missing, or the address (tile, stride, head, batch) is wrong")
-        super().__init__(f"{self.what}, {self.wants}")
+                     + (f"the tensor of {tensor}" if tensor else "every tensor"))
+        self.wants = f"{'They are' if count > 1 else 'It is'} {lanes}. " * bool(lanes) + (
+            "The mask is missing or wrong, or the address is: its tile, stride, head or batch")
+        super().__init__(f"{self.what}. {self.wants}")
 
 
 class Bounds(Listener):
@@ -65,7 +64,7 @@ class Bounds(Listener):
         own = here[access.lanes & (here >= 0)][:1]
         if lanes and own.size and (
                 other := access.lanes & (here >= 0) & (here != own)).any():
-            lanes += f", {_lanes(other, whole=False)} in another head"
+            lanes += f" (in another head: {_lanes(other, whole=False)})"
         raise OutOfBounds(verb, int(outside.sum()), name, lanes)
 
 
@@ -115,6 +114,8 @@ def _lanes(outside: np.ndarray, whole: bool = True) -> str:
         if len(at) < outside.shape[axis]:
             span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
             said.append(name + span)
+    if outside.ndim == 1 and whole and not said:
+        return f"{'all' if outside.all() else 'among the'} {outside.size} elements"
     size = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
     if not said and not outside.all():
         return f"in {size}" if whole else "some"

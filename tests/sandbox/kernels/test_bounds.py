@@ -25,56 +25,56 @@ def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> st
     return str(caught.value)
 
 
-ADVICE = "either the mask is missing, or the address (tile, stride, head, batch) is wrong"
+ADVICE = "The mask is missing or wrong, or the address is: its tile, stride, head or batch"
 
 
 def test_lanes_outside_are_told_with_their_tensor_as_loads_or_stores():
     lanes = 20_000 + 4 * np.arange(128)
-    assert outside(lanes) == ("tl.load reads 28 numbers outside its tensor, at y_ptr, "
-                              f"elements 100-127 of 128: {ADVICE}")
+    assert outside(lanes) == ("tl.load reads 28 numbers outside the tensor of y_ptr. "
+                              f"They are elements 100-127 of 128. {ADVICE}")
     assert outside(lanes, np.arange(128) < 101, "writes") == (
-        "tl.store writes 1 number outside its tensor, at y_ptr, element 100 of 128: "
+        "tl.store writes 1 number outside the tensor of y_ptr. It is element 100 of 128. "
         f"{ADVICE}")
 
 
 def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
     assert outside(10_000 + 4 * np.arange(128)) == (
-        "tl.load reads 28 numbers outside its tensor, at x_ptr, elements 100-127 of 128: "
+        "tl.load reads 28 numbers outside the tensor of x_ptr. They are elements 100-127 of 128. "
         + ADVICE)
-    assert "reads 12 numbers outside its tensor, at x_ptr, elements 0-11 of 128" in outside(
-        9_952 + 4 * np.arange(128), np.arange(128) < 112)
+    said = outside(9_952 + 4 * np.arange(128), np.arange(128) < 112)
+    assert "12 numbers outside the tensor of x_ptr. They are elements 0-11 of 128." in said
 
 
 @pytest.mark.parametrize("rows, columns, step, first, said", [
-    (16, 8, 8, 0, "at y_ptr, rows 12-15 of the (16, 8) tile"),
-    (4, 16, 0, 92, "at y_ptr, columns 8-15 of the (4, 16) tile"),
-    (10, 12, 10, 0, "at y_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
-    (4, 8, 8, 101, "at y_ptr, all of the (4, 8) tile"),
-    (4, 4, 31, 99, "at y_ptr, in the (4, 4) tile"),  # all but one
-    (4, 8, 8, 1 << 30, "every tensor, all of the (4, 8) tile"),  # near none
+    (16, 8, 8, 0, "y_ptr. They are rows 12-15 of the (16, 8) tile"),
+    (4, 16, 0, 92, "y_ptr. They are columns 8-15 of the (4, 16) tile"),
+    (10, 12, 10, 0, "y_ptr. They are row 9 and columns 10-11 of the (10, 12) tile"),
+    (4, 8, 8, 101, "y_ptr. They are all of the (4, 8) tile"),
+    (4, 4, 31, 99, "y_ptr. They are in the (4, 4) tile"),  # all but one
+    (4, 8, 8, 1 << 30, "every tensor. They are all of the (4, 8) tile"),  # near none
 ])
 def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
     tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
-    assert f"{said}: {ADVICE}" in outside(20_000 + 4 * tile)
+    assert f"{said}. {ADVICE}" in outside(20_000 + 4 * tile)
 
 
 def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
     tile = 20_000 + 4 * np.arange(128)  # in Y, and past its end
-    assert "reads 128 numbers outside its tensor, at x_ptr, all of 128" in outside(
+    assert "reads 128 numbers outside the tensor of x_ptr. They are all 128 elements." in outside(
         tile, base=10_000)
-    assert "at x_ptr" in outside(1 << 30, base=10_000)
-    assert "at y_ptr, elements 100-127 of 128" in outside(tile, base=20_000)
+    assert "of x_ptr" in outside(1 << 30, base=10_000)
+    assert "y_ptr. They are elements 100-127 of 128." in outside(tile, base=20_000)
 
 
 def test_rows_of_another_head_are_told_apart_from_those_outside():
     heads = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 50, 10, 1])
     tile = 20_000 + 4 * (10 * np.arange(16)[:, None] + np.arange(10))
-    assert "at k_ptr, rows 10-15 of the (16, 10) tile, rows 5-9 in another head: " in outside(
+    assert "They are rows 10-15 of the (16, 10) tile (in another head: rows 5-9). " in outside(
         tile, tensors=[X, heads])
     strided = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 10, 20, 1])  # head by head in each row
     rows = 20_000 + 4 * (10 + 20 * np.arange(16)[:, None] + np.arange(10))
-    assert "at k_ptr, rows 5-15 of the (16, 10) tile: " in outside(rows, tensors=[X, strided])
+    assert "They are rows 5-15 of the (16, 10) tile. " in outside(rows, tensors=[X, strided])
 
 
 def test_a_single_number_outside_has_no_lanes():
-    assert outside(20_400) == f"tl.load reads 1 number outside its tensor, at y_ptr: {ADVICE}"
+    assert outside(20_400) == f"tl.load reads 1 number outside the tensor of y_ptr. {ADVICE}"

@@ -177,9 +177,9 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
         exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["sentence"] == (
-        "tl.load reads 1008 numbers outside its tensor: tl.load(ptrs)\n"
-        "at k_ptr, rows 1-63 of the (64, 16) tile: either the mask is missing, or the address "
-        "(tile, stride, head, batch) is wrong.")
+        "tl.load reads 1008 numbers outside the tensor of k_ptr: tl.load(ptrs)\n"
+        "They are rows 1-63 of the (64, 16) tile. The mask is missing or wrong, or the address is: "
+        "its tile, stride, head or batch.")
 
 
 def _reads_outside():
