@@ -379,6 +379,7 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
                 "another name.")
     yield from _without_pointer(source, given)
     yield from _of_axes(source, given)
+    yield from _of_masks(source)
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
@@ -390,6 +391,44 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
             "tl.load has mask= but no other=, so the masked elements are undefined. Write "
             "other=0.0. A GPU may read anything there, so this check reads NaN; the interpreter "
             "alone reads 0, so this may cost no points.")
+
+
+def _of_masks(source: Source) -> Iterator[tuple[str, str, int, str]]:
+    """Loads and stores without the mask that others of the step have; masks with one axis, of
+    addresses with two."""
+    calls = [node for node in source.nodes if isinstance(node, ast.Call) and node.args
+             and re.fullmatch(r"tl\.(load|store)", source.of(node.func))]
+    masks = {node: word.value for node in calls for word in node.keywords if word.arg == "mask"}
+    chosen = any(isinstance(node, ast.If | ast.IfExp) for node in source.nodes)  # with or without
+    for node, other in itertools.product(calls, masks):
+        if node not in masks and not chosen:
+            given = {word.arg: source.of(word) for word in other.keywords}
+            words = [given["mask"]] + [given.get("other", "other=0.0")] * source.of(
+                node.func).endswith("load")
+            yield "wrong-argument", source.replaced([
+                (*[source.span(node.args[-1])[1]] * 2, ", " + ", ".join(words))]), node.lineno, (
+                f"`{_short(source.of(node))}`. The argument mask= is missing.")
+    made = {node.targets[0].id: node.value for node in source.nodes if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)}
+
+    def parts(node: ast.expr) -> list[ast.AST]:
+        return [*ast.walk(made.get(getattr(node, "id", None), node))]
+
+    changes = []  # of each call: the names in its mask, and their forms in its address
+    for node, mask in masks.items():
+        forms = {one.value.id: source.of(one) for one in parts(node.args[0])
+                 if isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name)}
+        changes.append({one: forms[one.id] for one in parts(mask) if isinstance(one, ast.Name)
+                        and one.id in forms
+                        and not isinstance(source.parents[one], ast.Subscript)})
+    if some := [change for change in changes if change]:
+        first = min(some[0], key=source.span)
+        yield "wrong-axes", source.replaced([*{
+            (*source.span(one), form) for change in some for one, form in change.items()
+            }]), first.lineno, (
+            f"`{source.of(source.parents[first])}`. The tile has two axes, and its mask needs them,"
+            f" too: write {' and '.join(some[0].values())}"
+            + _and_in([next(iter(change)).lineno for change in some]) + ".")
 
 
 def _of_axes(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:

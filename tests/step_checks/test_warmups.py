@@ -347,6 +347,22 @@ def test_a_missing_mask_is_said_with_its_line(step, right, wrong):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("step, right, wrong, said", [
+    ("W.6", "/ l_i, mask=offs < N)", "/ l_i)", "The argument mask= is missing."),
+    ("W.6", ', mask=offs < N, other=float("-inf"))', ")", "The argument mask= is missing."),
+    ("W.5", "(offs_m[:, None] < M) & (offs_k[None, :] < K)", "(offs_m < M) & (offs_k < K)",
+     "its mask needs them, too: write offs_m[:, None] and offs_k[None, :]."),
+    ("W.5", "(offs_k[:, None] < K) & (offs_n", "(offs_k < K) & (offs_n",
+     "`offs_k < K`. The tile has two axes, and its mask needs them, too: write offs_k[:, None].")])
+def test_a_mask_that_is_missing_or_lacks_an_axis_is_named_at_once(
+        step, right, wrong, said, monkeypatch):
+    try_no_change(monkeypatch)
+    assert right in SOLVED
+    outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
+    assert outcome == "wrong" and said in lines[0] and "either" not in " ".join(lines), lines
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong, said", [
     ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", ": tl.load has mask= but"),
     ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K))", "Write other=0.0"),
     ("W.3", """\
