@@ -119,7 +119,8 @@ class Blanks:
                 if not lines or not was:
                     return f"You changed {name or 'the function around this step'}"
                 number = lines[min(at, len(lines) - 1)][1]
-                here = f"line {number}, `{self.rows[number - 1].strip()[:60]}`"
+                row = self.rows[number - 1].strip()
+                here = f"line {number}, `{row if len(row) < 100 else row[:96] + ' ...'}`"
                 if len(was) == len(now) and was[at] in given_lines():
                     return f"You changed {here}: it was `{given_lines()[was[at]]}`"
                 return f"A given line is missing above {here}" if was[at + 1:at + 2] == now[

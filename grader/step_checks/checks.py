@@ -245,7 +245,7 @@ class Runner:
                 if is_of_dq and (mistake or "").startswith("heads-"):
                     mistake = "dq-" + mistake
                 wrong = StepCheck(
-                    id, WRONG, mistake, one.words.rpartition(": ")[2] if found.place else one.words,
+                    id, WRONG, mistake, one.words.partition("; ")[0] if found.place else one.words,
                     (found.lines[0] + one.remark(found), *found.lines[1:3]), found.want, found.got,
                     says, rule, found.place, shown=found.shown, example={
                         name: value for name, value in one.given.items() if type(value) is int},

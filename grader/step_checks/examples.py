@@ -92,6 +92,8 @@ class Example:
 
     def remark(self, found: Wrong) -> str:
         """A sentence to add after the number shown, or "" """
+        if found.ratio is not None and number(found.ratio) == "1":
+            return ""  # too near for a factor, and nearer than 16 bits
         if found.ratio is not None:
             names = {name: value for name, value in self.given.items()
                      if type(value) in (int, float)}

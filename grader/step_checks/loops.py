@@ -147,11 +147,9 @@ class Calls:
             for name, value in wanted.items():
                 if not same(arguments.get(name), value):
                     if name in now and same(arguments.get(name), 0 * value):
-                        lost = "the shares of the earlier tiles" if number else self.before
-                        return Wrong((f"{call}, gets zeros as {name}, so {lost} "
-                                      f"{'are' if lost[:3] == 'the' else 'is'} lost: {name} adds "
-                                      "up, and must not begin again.",), id="begins-again",
-                                     name=name)
+                        held = f"as call {number} returned it" if number else f"with {self.before}"
+                        return Wrong((f"{call}, gets {name} = 0. It should get {name} {held}.",),
+                                     id="begins-again", name=name)
                     if number and name in now and same(
                             arguments.get(name), value + calls[number - 1][name]):
                         return Wrong((f"{call}, gets {name} as it was plus what the call before "

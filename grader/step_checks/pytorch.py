@@ -179,7 +179,7 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
 
     given = SIZES | {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "start_n": TILE,
                      **whole("v", v, slice(TILE, TILE + N))}
-    return Example(f"{words}: s of shape {s.shape}", given, check,
+    return Example(f"s of shape {s.shape}; {words}", given, check,
                    variants=lambda: named.softmax(
                      s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
                    exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,

@@ -149,7 +149,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                               difference("acc", names["acc"], want_acc, error))
             return replace(plain or found, others=tuple(found.names))
 
-        return Example(f"{words}: s of shape {s.shape}, {dtype} v", {
+        return Example(f"s of shape {s.shape}, v in {dtype}; {words}", {
             "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,
             "v": v, "scale_log2e": FACTOR, "MASKED": True,
             "keep": np.isfinite(s), "N": 400, "BLOCK_N": N, "D": D, "start_n": 64,
@@ -162,7 +162,8 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                                           free=want_l == 0) is None)
 
     return StepSpec(("m_new", "l_i", "acc"), lambda: [
-        make("rows that have seen no key yet, and rows that keep their maximum", 4),
+        make("some rows have seen no key yet, and in others this tile does not raise the maximum",
+             4),
         make("scores about 200, in base 2", 5, old=200, new=200),
         make("a maximum that rises by 200", 6, new=200),
         make("m_i 200 above every score", 9, old=200),

@@ -525,6 +525,9 @@ def test_a_comment_or_another_layout_does_not_change_the_surroundings():
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)", "    acc = tl.zeros([BLOCK_M, BLOCK_D])",
      "You changed line 90, `acc = tl.zeros([BLOCK_M, BLOCK_D])`: it was `acc = tl.zeros("
      "[BLOCK_M, BLOCK_D], tl.float32)`"),
+    ("_head(v_ptr, v_strides, b, h)", "_head(v_ptr, k_strides, b, h)",  # past column 60
+     "You changed line 88, `k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, "
+     "k_strides, b, h)`: it was `k_head, v_head = "),
     ("    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)\n", "",
      'A given line is missing above line 90, `l_i, m_i = tl.zeros(')])
 def test_what_was_changed_around_a_step_is_said(old, new, said):
@@ -953,6 +956,7 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
      "acc = x * w[None, :]", "want shape (16,); got (16, 32): the last axis is not summed"),
     (1, "1.3", "m_new[..., None])\n            alpha", "m_new[..., None]).bfloat16().float()\n"
      "            alpha", "An error this small usually comes from rounding to 16 bits"),
+    (1, "1.5", "torch.log(l_i)", "torch.log(l_i + 1e-5)", "(30 of 30 are wrong). Given: "),
     (8, "8.10", "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
      "is 1.4427 (log2(e)) times the right one."),
 ])

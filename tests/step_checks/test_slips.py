@@ -27,6 +27,8 @@ SLIPS = [
      "`dv` is the whole tensor: this tile's part is dv[:, :, n]."),
     (1, "1.8", "dq[:, :, m] +=", "dq = dq +",
      "`dq` is the whole tensor: this tile's part is dq[:, :, m]."),
+    (1, "1.1", "start_m + torch.arange(q.shape[-2]", "torch.arange(start_m, start_m + BLOCK_M",
+     "BLOCK_M is the size of a whole tile, and the last tile is smaller: here q.shape[-2] is 5."),
     # a wrong factor of a gradient
     (1, "1.8", "scale * ds.transpose(", "scale * p.transpose(", "dk is computed from P"),
     (1, "1.8", "dk[:, :, n] += scale * ds", "dk[:, :, n] += ds", "dk is not multiplied by scale"),
@@ -44,9 +46,9 @@ SLIPS = [
     (1, "1.1", DROPPED, DROPPED[4:], "changes nothing by itself. Keep what it returns: s = ..."),
     (8, "8.15", "dk, dv = _add_dkdv(", "_add_dkdv(", "Keep what it returns: dk, dv = ..."),
     (8, "8.15", "dk, dv = _add_dkdv(dk, dv,", "dk, dv = _add_dkdv(dk * 0, dv * 0,",
-     "gets zeros as dk, so the shares of the group's earlier heads are lost"),
+     "gets dk = 0. It should get dk with the shares of the group's earlier heads."),
     (3, "3.2", "    whole =", "    acc = tl.zeros_like(acc)\n    whole =",
-     "gets zeros as acc, so what it held before the loop is lost"),
+     "gets acc = 0. It should get acc with what it held before the loop."),
     # addresses and texts in place of numbers
     (2, "2.4", "dx = dy[:, None] *", "dx = dy_ptr[:, None] *", "dy_ptr is an address, not the"),
     (2, "2.4", "dy = tl.load(dy_ptr + offs_m * stride_dym, mask=mask_m, other=0.0).to(tl.float32)",
