@@ -184,7 +184,7 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     for case, error in failures:  # a timeout says little about a mistake
         if error.id and error.outcome != "timeout" and not id:
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
-            there = error.located(stage.filename).replace("\n", "; ")
+            there = error.located(stage.filename).replace("\n", ". ")
             said = (*said, f"In another case ({case.label}): {there}")
             break
     return finding, (*said, *[deduced] * bool(deduced)), advice, record

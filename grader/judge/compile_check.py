@@ -84,7 +84,7 @@ def _compile(context: GradingContext, session: Session) -> tuple[Check, Submissi
         words = f"D={case.D}, L={case.N}, {dtype_name(case.dtype)}"
         return replace(check, name=name, label=f"(compiled for {target}, {words})"), error
     names = dict.fromkeys(f"{kernel.name}@{kernel.line}" for kernel in kernels)
-    check = Check(name, "robust", "pass", f"(kernels compile for {target}, bfloat16)",
+    check = Check(name, "robust", "pass", f"(your kernels compile for {target} in bfloat16)",
                   kernels=tuple(names))
     warnings = [warning for kernel in kernels for warning in kernel.warnings]
     if not warnings:

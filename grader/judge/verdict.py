@@ -247,8 +247,8 @@ def _side_effects(stage: Stage, built: Built, reply: Reply, exact: Answer
         if not exact.judge("d_" + name, x).accepted:
             yield ("gradients-change", f"d{name} is right at first, but wrong when the backward of "
                    "the same call runs again (retain_graph=True) after other calls.",
-                   "save what the backward needs in new memory for every call, and do not change "
-                   "it in the backward.")
+                   "let each call save what its backward needs on its own ctx, in new memory, and "
+                   "do not change it in the backward.")
     for name, x in reply.grads_late.items():
         if not same_bits(x, reply.grads[name]):
             yield ("gradients-change", f"d{name} changed after the backward had returned it, when "
