@@ -71,7 +71,7 @@ BLOCK_N = 128
 
 # -------------------------------------------------------------------- tiles
 def _masked_scores(q: torch.Tensor, k: torch.Tensor, start_m: int, start_n: int, is_causal: bool):
-    """One tile of S, float32: q (.., BLOCK_M, D), k (.., BLOCK_N, D) -> (.., BLOCK_M, BLOCK_N)."""
+    """A tile of S, float32.  q has BLOCK_M rows, k has BLOCK_N; the last tiles may have fewer."""
     # Step 1.1 -- The scores of this tile, hidden keys at minus infinity.
     #   s: q k^T / sqrt(D).  start_m and start_n are the sequence positions of row 0
     #   and column 0.  Causal: query i sees key j only if j <= i.  Use -inf, not a

@@ -141,7 +141,8 @@ def remedies(text: str, given: dict, leaves: tuple[str, ...], functions: dict[st
     secret here: it is Python's or Triton's, and not the lesson's.
     """
     source = Source(text, {}, leaves, "")
-    yield from _of_a_kernel(source, given) if source.kernel else _of_pytorch(source, given)
+    for make in (_of_a_kernel,) if source.kernel else (_of_pytorch, _of_sizes):
+        yield from make(source, given)
     yield from _of_names(source, given)
     yield from _dropped(source, given)
     yield from _of_ranges(source)
@@ -350,6 +351,20 @@ def _of_pytorch(source: Source, given: dict) -> Iterator[tuple[str, str, int, st
             " and ".join(f"`{name}`" for name in names)
             + (" is the whole tensor: " if len(names) < 2 else " are whole tensors: ")
             + "this tile's part is " + " and ".join(parts[name] for name in names) + ".")
+
+
+def _of_sizes(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """The sizes of a whole tile, in place of those of this one."""
+    sizes = {size: f"{x}.shape[-2]" for size, x in (("BLOCK_M", "q"), ("BLOCK_N", "k"))
+             if x in given and size not in given}
+    nodes = [node for node in source.nodes if isinstance(node, ast.Name) and node.id in sizes]
+    if nodes:
+        used = dict.fromkeys(node.id for node in nodes)
+        own = [f"{sizes[size]} is {given[sizes[size][0]].shape[-2]}" for size in used]
+        yield "whole-tensor", source.replaced([
+            (*source.span(node), sizes[node.id]) for node in nodes]), nodes[0].lineno, (
+            f"{' and '.join(used)} {'is' if len(used) < 2 else 'are'} the size of a whole tile, and"
+            f" the last tile is smaller: here {', '.join(own)}.")
 
 
 def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
