@@ -933,6 +933,13 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
     assert all(entry(id) and entry(other) for id, (other, _) in earlier.CHANGES.items())
 
 
+def test_what_a_step_keeps_on_the_class_of_its_ctx_is_no_error_in_it():
+    old = "dw = torch.empty(N, "
+    assert old in solved(2)
+    assert lights(solved(2).replace(old, "dw = type(ctx).dw = torch.empty(N, ", 1), 2)[
+        "2.6"].light == "right"
+
+
 @pytest.mark.parametrize("stage, id, old, new, said", [
     (1, "1.1", "math.sqrt(q.shape[-1])", "math.isqrt(q.shape[-1])", "sqrt(D) is rounded down"),
     (1, "1.5", "acc / l_i[..., None]", "acc / l_i[..., None] * 1.5",

@@ -159,7 +159,8 @@ def _made(value, memory: Memory):
     if "slice" in value:
         return slice(*value["slice"])
     if "needs_input_grad" in value:
-        return SimpleNamespace(needs_input_grad=tuple(value["needs_input_grad"]))
+        made = type("FunctionCtx", (SimpleNamespace,), {})  # a step may keep things on its class
+        return made(needs_input_grad=tuple(value["needs_input_grad"]))
     if "torch" in value:
         whole = torch.from_numpy(unpack_array(value["torch"]).copy())
         if 0 in value["strides"]:
