@@ -395,6 +395,8 @@ def _of_a_kernel(source: Source, given: dict) -> Iterator[tuple[str, str, int, s
     yield from _without_pointer(source, given)
     yield from _of_axes(source, given)
     yield from _of_masks(source)
+    yield from _of_vectors(source)
+    yield from _of_widths(source, given)
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
@@ -444,6 +446,40 @@ def _of_masks(source: Source) -> Iterator[tuple[str, str, int, str]]:
             f"`{source.of(source.parents[first])}`. The tile has two axes, and its mask needs them,"
             f" too: write {' and '.join(some[0].values())}"
             + _and_in([next(iter(change)).lineno for change in some]) + ".")
+
+
+def _of_vectors(source: Source) -> Iterator[tuple[str, str, int, str]]:
+    """A matrix product of two vectors, in place of their outer product."""
+    for node in source.nodes:
+        sides = node.args[:2] if isinstance(node, ast.Call) and source.of(node.func) == "tl.dot" \
+            else (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(
+                node.op, ast.MatMult) else ()
+        if len(sides) == 2:
+            left, right = map(source.inner, sides)
+            sign = "@" if isinstance(node, ast.BinOp) else "tl.dot"
+            yield "wrong-operator", source.replaced([
+                (*source.span(node), f"({left}[:, None] * {right}[None, :])")]), node.lineno, (
+                f"`{_short(source.of(node))}`. {left} and {right} are vectors, and {sign} "
+                "multiplies matrices. An outer product is a column times a row, with *.")
+
+
+def _of_widths(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """A tile that is taken to have D columns, which need be no power of two, or BLOCK_D where that
+    is no argument; start, added to an address that is at that row already."""
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and re.fullmatch(
+                r"tl\.arange\(0, (BLOCK_)?D\)", source.of(node)):
+            size = source.of(node.args[1])
+            width = "tile.shape[1]" if "tile" in given else "BLOCK_D"
+            yield "wrong-width", source.replaced([
+                (*source.span(node.args[1]), width)]), node.lineno, (
+                f"`{source.of(node)}`. The tile has {width} columns, not {size}.")
+    if {"ptr", "start", "stride_n"} <= given.keys():
+        nodes = [node for node in source.nodes if isinstance(node, ast.Name) and node.id == "ptr"]
+        yield "start-twice", source.replaced([
+            (*source.span(node), "(ptr - start * stride_n)") for node in nodes]), min(
+                (node.lineno for node in nodes), default=0), (
+            "start is counted twice: ptr is already the address of row start.")
 
 
 def _of_axes(source: Source, given: dict) -> Iterator[tuple[str, str, int, str]]:

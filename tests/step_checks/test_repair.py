@@ -17,6 +17,20 @@ def light(stage: int, step: str, old: str, new: str) -> StepCheck:
 @pytest.mark.parametrize("stage, step, old, new, said", [
     (1, "1.1", "start_m + torch.arange(q.shape[-2]", "torch.arange(start_m, start_m + BLOCK_M",
      "BLOCK_M is the size of a whole tile, and the last tile is smaller: here q.shape[-2] is 5."),
+    # vectors in place of matrices; widths; a row that counts twice
+    (2, "2.4", "dy[:, None] * w[None, :]", "dy @ w",
+     "dy and w are vectors, and @ multiplies matrices. An outer product is a column times a row"),
+    (2, "2.4", "dy[:, None] * w[None, :]", "tl.dot(dy, w)", "and tl.dot multiplies matrices."),
+    (3, "3.7", "tl.arange(0, BLOCK_D)", "tl.arange(0, D)", "has BLOCK_D columns, not D."),
+    (3, "3.8", "tile.shape[1]", "D", "The tile has tile.shape[1] columns, not D."),
+    (3, "3.8", "tile.shape[1]", "BLOCK_D", "The tile has tile.shape[1] columns, not BLOCK_D."),
+    (3, "3.7", """\
+tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    ptrs = ptr + (i * stride_n + j * stride_d)
+    inside = (start + i < N)""", """\
+start + tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    ptrs = ptr + (i * stride_n + j * stride_d)
+    inside = (i < N)""", "start is counted twice: ptr is already the address of row start."),
 ], ids=lambda value: str(value)[:40])
 def test_a_mistake_is_named_without_a_search(stage, step, old, new, said, monkeypatch):
     monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
