@@ -77,13 +77,27 @@ def judged(made: dict, options: Options) -> Found:
     except SubmissionError as error:
         return error.outcome, (error.located(STAGE.filename),)
     if needed > LIMIT:
-        stages, row = tiles["num_stages"], 2 * D
         return "wrong", (
             f"The kernel needs {needed:,} bytes of shared memory; at most {LIMIT:,} are allowed.",
-            f"q's tile takes {row * tiles['BLOCK_M']:,}, and {stages} tiles each of k and v take "
-            f"{2 * stages * row * tiles['BLOCK_N']:,}.")
+            arithmetic(made)[1])
     return "pass", (f"Shared memory: {needed:,} bytes of {LIMIT:,}.", *predicted(made),
                     *timed(source, options))
+
+
+def arithmetic(made: dict) -> tuple[int, str]:
+    """The bytes of shared memory that a choice needs, and what takes them."""
+    stages, row = made["num_stages"], 2 * D
+    q, others = row * made["BLOCK_M"], 2 * stages * row * made["BLOCK_N"]
+    return q + others, (f"q's tile takes {q:,}, and {stages} tiles each of k and v take "
+                        f"{others:,}.")
+
+
+def early(made: dict) -> tuple[str, ...]:
+    """What is to be said of a choice that check() accepts while there is no kernel to compile."""
+    needed, parts = arithmetic(made)
+    fits = "fits" if needed <= LIMIT else "does not fit"
+    return (f"By arithmetic it takes {needed:,} bytes of shared memory of {LIMIT:,}, which {fits}.",
+            parts)
 
 
 def predicted(made: dict) -> tuple[str, ...]:

@@ -134,6 +134,21 @@ def test_the_others_are_done_without_it_as_long_as_it_comes_later(tmp_path):
 
 
 @pytest.mark.interpreter
+@pytest.mark.parametrize("text, code, words", [
+    (SOLVED, 1, "it takes 65,536 bytes of shared memory of 76,800, which fits."),
+    (SOLVED.replace("64, 32, 4, 3", "64, 64, 4, 2"), 1,
+     "81,920 bytes of shared memory of 76,800, which does not fit."),
+    (SOLVED.replace("64, 32, 4, 3", "32, 32, 4, 3"), 1, "want a power of two from 64 to 256"),
+    (blank(SOLVED, "W.8"), 1, "later, when problem 4 is solved")])
+def test_before_problem_4_its_arithmetic_is_told(tmp_path, text, code, words):
+    (tmp_path / warmups.FOLDER).mkdir()
+    (tmp_path / warmups.FOLDER / warmups.NAME).write_text(text)
+    assert warmups.grade(options(tmp_path), Reporter(said := io.StringIO()), "W.8") == code
+    assert words in said.getvalue() and "0 of 0" not in said.getvalue()
+    assert ("later" in said.getvalue()) == ("want" not in said.getvalue())
+
+
+@pytest.mark.interpreter
 def test_with_problem_4_solved_what_its_tiles_need_decides(tmp_path, monkeypatch):
     (tmp_path / warmups.FOLDER).mkdir()
     (tmp_path / warmups.FOLDER / warmups.NAME).write_text(SOLVED)
