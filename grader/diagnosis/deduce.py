@@ -14,8 +14,8 @@ KERNELS = {
              "product of P and do, in its sum over the query heads that share a key/value head, or "
              "in how v.grad is stored.", ("dkdv products",)),
     ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
-                 "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
-                 ()),
+                 "that computes only dk and dv: in P, in the loop over queries, or in which rows "
+                 "and heads a program takes.", ()),
     ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong in both "
                  "kernels.", ("delta", "dq products", "dkdv products")),
     ("q", "k", "v"): ("o is right, but every gradient is wrong. Look at what they share, the saved "

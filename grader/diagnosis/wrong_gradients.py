@@ -19,7 +19,7 @@ from grader.step_checks.rows import HEADS
 
 NEAR = {torch.float32: 1e-3}  # error of a gradient that agrees, relative to its norm
 COARSE = 0.02  # in 16 bits
-OF_HEAD = "here query head h reads key/value head "
+OF_HEAD = "query head h reads key/value head "
 Gradients = dict[str, torch.Tensor]  # d_q, d_k, d_v; or lse
 
 
@@ -228,5 +228,5 @@ def _of_heads(sample: Sample, p: torch.Tensor, ds: torch.Tensor, shift: torch.Te
         for names, of_k, of_v in (("dk", other, own), ("dv", own, other),
                                   ("dk and dv", other, other)) if head != mistakes.said(id) else ():
             yield "effect-heads-summed", (
-                f"{names}: query head h is added to key/value head {head}, not to "
-                "h // (HQ // HKV)"), gradients(p, ds, of_k=of_k, of_v=of_v)
+                f"in {names}, the share of query head h is added to key/value head {head}; it "
+                "belongs to h // (HQ // HKV)"), gradients(p, ds, of_k=of_k, of_v=of_v)

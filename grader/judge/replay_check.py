@@ -171,7 +171,8 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             "rejected",
             f"The numbers are right, but {whose} did not compute them: {names} came out wrong when "
             f"the same {same} ran in a clean process on new numbers.",
-            advice=f"{advice} read or make numbers (NumPy, .item(), lists)."), True
+            advice=f"{advice} read values from tensors or compute new ones (NumPy, .item(), "
+                   "lists)."), True
     if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
         return check.fail(
             "rejected",

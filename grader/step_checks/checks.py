@@ -214,8 +214,8 @@ class Runner:
             raise Unasked(f"{error}.") from None
         made, _ = self.elsewhere(ids, examples[0].given)
         if made:
-            raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes, so it is "
-                          "not run on its own.")
+            raise Unasked(f"it uses {' and '.join(sorted(made))}, which another step computes, so "
+                          "it is not run on its own.")
         return self.of_answers(id, asked, ids, text, examples)
 
     def of_answers(self, id: str, asked: StepSpec, ids: tuple[str, ...], text: str,

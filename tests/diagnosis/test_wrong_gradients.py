@@ -170,8 +170,9 @@ HEADS = replace(CASE, HQ=6)
 
 @pytest.mark.parametrize(("whole", "summed", "said"), [
     (True, (), "in the backward, query head h reads key/value head h % HKV"),
-    (False, ("d_k",), "dk: query head h is added to key/value head h % HKV, not to h // ("),
-    (False, ("d_k", "d_v"), "dk and dv: query head h is added to key/value head h % HKV, not")])
+    (False, ("d_k",), "in dk, the share of query head h is added to key/value head h % HKV;"),
+    (False, ("d_k", "d_v"),
+     "in dk and dv, the share of query head h is added to key/value head h % HKV;")])
 def test_a_backward_that_confuses_heads_is_named(whole, summed, said):
     assert wrong_gradients.name([of_heads(whole, *summed)])[1].startswith(said)
 

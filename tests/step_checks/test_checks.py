@@ -611,7 +611,7 @@ def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(
     ("delta-added", "delta is added instead of subtracted: dS = P * (dP + delta)"),
     ("ds-without-p", "dS is not multiplied by P"),
     ("backward-without-lse", "P is computed without subtracting lse"),
-    ("dq-heads-divided-by-hkv", "here query head h reads key/value head h // HKV")])
+    ("dq-heads-divided-by-hkv", "query head h reads key/value head h // HKV")])
 def test_a_name_is_said_without_what_no_search_has_tried(id, said):
     assert named.words(id)[0] == said
 
