@@ -22,8 +22,10 @@ a tile of booleans: tl.load(..., mask=mask, other=0.0) gives 0 for them and read
 tl.store(..., mask=mask) writes nothing.
 
 Check       python autograder.py --warmup           (--watch: again whenever you save)
+One alone   python autograder.py --step W.1         (any of them; faster)
 Stuck       python autograder.py --hint W.1         (any of them)
 By hand     TRITON_INTERPRET=1 python warmups/warmups.py runs them all without a GPU
+Guide       "Warm-ups", and for W.8 "How a GPU runs a kernel"; README.md says where it is
 Source      W.1: Online normalizer calculation for softmax, arXiv 1805.02867
 """
 
@@ -155,7 +157,8 @@ def _matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, TILE: tl.constexpr):
         # Step W.5 -- Load a tile of a (M, K) and one of b (K, N), and add their product to acc.
         #   [:, None] turns a tile of numbers into a column, [None, :] into a row; together they
         #   give a tile of addresses: a[i, k] is at a_ptr + i * K + k, b[k, j] at b_ptr + k * N + j.
-        #   Mask both with what exists, other=0.0.  tl.dot(x, y) is the product of two tiles.
+        #   Mask both with what exists, other=0.0; a mask has two axes, too: rows[:, None] < M.
+        #   tl.dot(x, y) is the product of two tiles.
         # BEGIN SOLUTION W.5
         a = tl.load(a_ptr + offs_m[:, None] * K + offs_k[None, :],
                     mask=(offs_m[:, None] < M) & (offs_k[None, :] < K), other=0.0)
@@ -245,8 +248,9 @@ def scaled_softmax(x: torch.Tensor, scale: float, BLOCK_M: int = 4) -> torch.Ten
     # Step W.7 -- Write class Softmax(torch.autograd.Function), with two @staticmethods.
     #   forward(ctx, x, scale): make y, contiguous, launch _rows_kernel, and return y.  A launch is
     #   kernel[grid](its arguments): the docstring says the grid, x.stride() the strides of x.
-    #   BLOCK_N is yours to choose, for any N: a power of two.  Keep what backward needs: tensors
-    #   with ctx.save_for_backward, a number as ctx.scale.
+    #   BLOCK_N is yours to choose: a power of two, N or more (triton.next_power_of_2), in both
+    #   launches.  Keep what backward needs: tensors with ctx.save_for_backward, a number as
+    #   ctx.scale.
     #   backward(ctx, dy): the same with _rows_backward_kernel.  Return one gradient for each
     #   argument of forward after ctx: dx, and None for a number.  dy may have any strides, even 0.
     # BEGIN SOLUTION W.7
