@@ -41,7 +41,7 @@ ROOT = HERE.parent
 KINDS = ("mutants", "unfinished", "dishonest", "destructive", "honest")
 EXPECTED = {"mutants": ("wrong",), "unfinished": ("wrong", "crashed", "not_started")}
 # Mutants that no step check can show, by the ends of their ids: 32-bit offsets need gigabytes on a
-# GPU, bfloat16 needs a GPU, wrong strides the file's own tensors, and a buffer that is kept a second
+# GPU, bfloat16 needs a GPU, wrong strides the file's own tensors, a buffer that is kept a second
 # call.
 UNSEEN = ("in_int32", "in_32_bits", "dv_accumulator_in_input_dtype", "dx_with_strides_of_x",
           "dw_in_one_buffer")
