@@ -451,5 +451,5 @@ def check(runner: Runner, file: submission.Submission, id: str
     if light.light == "grader_fault":
         return light.light, light.seen, None
     printed = runner.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
-    return "wrong", (*light.lines, f"more: python autograder.py --hint {id}",
+    return "wrong", (*"\n".join(light.lines).split("\n"), f"more: python autograder.py --hint {id}",
                      *(f"| {row}" for row in printed)), light

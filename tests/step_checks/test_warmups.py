@@ -342,6 +342,7 @@ def test_a_missing_mask_is_said_with_its_line(step, right, wrong):
     begin = SOLVED.rindex("tl.load", 0, SOLVED.index(right) + len(right))
     line = 1 + SOLVED[:begin].count("\n")
     assert outcome == "wrong" and "outside" in " ".join(lines), lines
+    assert not [one for one in lines if "\n" in one]  # each is indented
     assert f"warmups.py:{line}: " in " ".join(lines), lines
 
 
