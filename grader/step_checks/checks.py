@@ -308,11 +308,13 @@ class Runner:
         if its mistake has a name, with the line of a change that makes it right."""
         return guarded(lambda: self.changed(light), lambda error: light)
 
-    def changed(self, light: StepCheck) -> StepCheck:
-        """As placed(), but raises if the search itself fails."""
+    def changed(self, light: StepCheck, text: str = "") -> StepCheck:
+        """As placed(), but raises if the search itself fails.  text: the step's, if not the
+        file's."""
         asked = self.entry(light.id)
         examples = asked.examples()
-        text = self.text((light.id,), asked, examples)
+        own = self.text((light.id,), asked, examples)
+        text = text or own
         whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
         left = [observe(answer) for answer in self.ask(light.id, text, whole, examples)]
         found = [self.judge(one, asked, its) for one, its in zip(examples, left, strict=False)]
@@ -357,6 +359,12 @@ class Runner:
                              "keep" * (light.mistake == "hidden-scores-zero"))
             return light if change.makes or change.is_elsewhere_too else replace(
                 light, place=change.place)
+        if change is None and text == own:  # there may be two mistakes
+            for id, other, line, words in repair.remedies(
+                    text, examples[worst].given, asked.leaves, self.blanks.functions):
+                if id == "whole-tensor" and (rest := self.changed(light, other)).change:
+                    first = self.at(light, id, line, words)
+                    return replace(first, seen=(*first.seen, f"{rest.place}: {rest.change}"))
         if change is None:
             told = light.says or light.mistake not in SEEN_ONLY
             return light if told or not ended_early else replace(

@@ -36,3 +36,12 @@ def test_a_mistake_is_named_without_a_search(stage, step, old, new, said, monkey
     monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
     found = light(stage, step, old, new)
     assert found.light == "wrong" and said in found.lines[0], found.lines
+
+
+@pytest.mark.parametrize("step, old, new, said", [
+    ("1.7", "lse[:, :, m, None]", "lse", "`s - lse[:, :, m]`. `lse[:, :, m]` needs a new axis"),
+    ("1.8", "dv[:, :, n] += p.transpose(-1, -2)", "dv += p", "`p` must be transposed here.")])
+def test_a_second_mistake_beside_a_whole_tensor_is_found(step, old, new, said):
+    found = light(1, step, old, new)
+    assert found.mistake == "whole-tensor" and "is the whole tensor" in found.lines[0]
+    assert said in found.lines[-1], found.lines
