@@ -176,6 +176,9 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     elif seen and finding.id not in ("zero", "multiple-of-all"):
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
+        if matrix.place and seen[1].startswith("In "):
+            place, _, rest = seen[1].partition(", ")
+            small = f"{place} (in a small case: {matrix.label}), {rest}"
         said = (f"{small} Add --show to see the weights drawn.", *said)
         if finding.id == "tail":  # the weights say more of those rows
             finding = replace(finding, what=finding.what[:1])
