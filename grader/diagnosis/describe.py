@@ -112,7 +112,10 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
                 or _of_another(answer, name, x) or _of_factor(case, x, truth, bad, verdict)
                 or _of_small_errors(rows, verdict) or _pattern(case, bad, columns))
-    what = (how_far(name, verdict), *[seen] * bool(seen))
+    far = how_far(name, verdict)
+    if x.dim() == rows.dim():  # each number counts as a row
+        far = far.replace("worst row", "worst value")
+    what = (far, *[seen] * bool(seen))
     if not bool(x.any()):
         what = (f"{tensor_name(name)} is all zeros.",)
     return Finding(id, _where(bad, truth, columns), what, worst=_worst(case, name, rows, x, truth))

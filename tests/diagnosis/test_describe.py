@@ -128,6 +128,7 @@ def test_a_tensor_of_single_numbers_has_a_factor_too():
         return describe.locate(PLAIN, answer, "lse", x, answer.judge("lse", x))
     finding = located(lse, lse * describe.LOG2E)
     assert finding.what[1] == "Every value is 1.4427 (log2(e)) times the right one."
+    assert "; its worst value is " in finding.what[0]
     alike = 5 + lse / 1000
     finding = located(alike, alike + 1)  # which is 1.2 times as much, within the limits
     assert finding.id == "everywhere" and len(finding.what) == 1
