@@ -219,12 +219,12 @@ def launched(left: Observed, name: str, kernel: str, want: np.ndarray) -> Wrong 
 
 
 def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
-             stride_w: int = 1) -> Example:
-    """2.6, with right kernels in place of the file's."""
+             stride_w: int = 1, stride_x: int = 1) -> Example:
+    """2.6, with right kernels in place of the file's.  stride_x: of its columns."""
     M, N = 20, 300
     random = randoms(10)
-    x, w, dy = random(M, N), random(N * stride_w)[::stride_w], random(M * max(stride_dy, 1))
-    dy = dy[::max(stride_dy, 1)]
+    x, w = random(M, N * stride_x)[:, ::stride_x], random(N * stride_w)[::stride_w]
+    dy = random(M * max(stride_dy, 1))[::max(stride_dy, 1)]
     if not stride_dy:
         dy[:] = dy[0]
     want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
@@ -246,6 +246,7 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
 
     said = f", dy with stride {stride_dy}" + ", x transposed" * transposed
     said += f", w with stride {stride_w}" * (stride_w > 1)
+    said += f", x with strides {N * stride_x, stride_x}" * (stride_x > 1)
     return Example(f"M={M}, N={N}, needs_input_grad={needs}{said}",
                    {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
                     "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N,
@@ -268,7 +269,7 @@ ENTRIES = {
     "2.6": StepSpec(("dx", "dw"), lambda: [
         launches((True, True), 1), launches((True, True), 0), launches((True, False), 1),
         launches((False, True), 1), launches((True, True), 1, True),
-        launches((True, True), 2, stride_w=3)],
+        launches((True, True), 2, stride_w=3), launches((True, True), 1, stride_x=2)],
         fakes={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
 }
 SUMMED = StepSpec(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)

@@ -1,4 +1,4 @@
-"""A remedy of a step's text is told without a search: it is proven by running the changed step."""
+"""A mistake is told by its cause, which running the changed step, or a kernel's strides, proves."""
 
 import pytest
 
@@ -17,6 +17,15 @@ def light(stage: int, step: str, old: str, new: str) -> StepCheck:
 @pytest.mark.parametrize("stage, step, old, new, said", [
     (1, "1.1", "start_m + torch.arange(q.shape[-2]", "torch.arange(start_m, start_m + BLOCK_M",
      "BLOCK_M is the size of a whole tile, and the last tile is smaller: here q.shape[-2] is 5."),
+    # the strides of x, which has gaps, for a dx that has none
+    (2, "2.6", """\
+torch.empty(M, N, device=x.device, dtype=x.dtype)
+                _dx_kernel[(grid_m * grid_n,)](
+                    dy, w, dx, M, N, dy.stride(0), w.stride(0), dx.""", """\
+torch.empty_like(x)
+                _dx_kernel[(grid_m * grid_n,)](
+                    dy, w, dx, M, N, dy.stride(0), w.stride(0), x.""",
+     "is handed stride_dxm=600, and along that axis dx has the stride 300."),
     # vectors in place of matrices; widths; a row that counts twice
     (2, "2.4", "dy[:, None] * w[None, :]", "dy @ w",
      "dy and w are vectors, and @ multiplies matrices. An outer product is a column times a row"),
