@@ -104,7 +104,7 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
         return "crashed", f"the other cases wait for {_blank(context, check.diagnosis['step'])}."
     if context.options.may_stop and context.result.red and (
             check.group == "robust" and check.outcome not in ("pass", "skipped")):
-        return check.outcome, "the other tests were not run."
+        return check.outcome, "no more tests were run after the failure."
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
     return (check.outcome, f"the process that runs your file died twice, {unrun}") \

@@ -37,7 +37,7 @@ def check(outcome: str, group: str = "robust", id: str | None = None) -> Check:
     (check("crashed", id="blank-step"), True, 0, [],
      ("crashed", "the other cases wait for step 3.2.")),
     (check("crashed", id="another"), True, 0, [], None),
-    (check("wrong"), True, 0, ["3.4"], ("wrong", "the other tests were not run.")),
+    (check("wrong"), True, 0, ["3.4"], ("wrong", "no more tests were run after the failure.")),
     (check("wrong"), True, 0, [], None),  # no step is red: the next case may say more
     (check("wrong", "standard"), True, 0, ["3.4"], None),
     (check("skipped"), True, 0, ["3.4"], None), (check("pass"), True, 0, ["3.4"], None),
