@@ -115,8 +115,8 @@ VISITS = right(4, LONG)
 
 @pytest.mark.parametrize("at, changes, id, said", [
     (0, {"acc": lambda x: 0 * x}, "begins-again",
-     "so what it held before the loop is lost: acc adds up"),
-    (2, {"l_i": lambda x: 0 * x}, "begins-again", "so the shares of the earlier tiles are lost"),
+     "gets acc = 0. It should get acc with what it held before the loop."),
+    (2, {"l_i": lambda x: 0 * x}, "begins-again", "It should get l_i as call 2 returned it."),
     (2, {"l_i": LONG.given["m_i"]}, "handed-wrongly",
      "want l_i, as the call before returned it; got m_i"),
     (2, {"l_i": LONG.given["l_i"]}, "handed-wrongly", "got l_i as it was before the loop"),
@@ -175,7 +175,7 @@ def test_a_border_that_is_off_is_named_with_what_would_make_it_right(name, chang
     example, given = BORDERS.examples()[8], loops.WINDOWS[8]  # a window of 48 keys
     left = windowed(given, {name: change(given[name])})
     found = example.check(left)
-    assert found.name == name and f"want {given[name]}" in found.lines[0]
+    assert found.name == name and f"should be {given[name]}" in found.lines[0]
     assert ("border-wrong", name, how) in [id for id, fits in example.variants().items()
                                            if fits(left)]
 
