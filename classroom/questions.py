@@ -43,13 +43,12 @@ SECONDS, SAME, OTHER = 10.0, 1e-5, 1e-2  # for a variant; errors of rows that ar
 
 
 class Question(NamedTuple):
-    """texts, answer: sentences with `code`.  blank, drawn: a picture to fill in, and filled in."""
+    """texts, answer: sentences with `code`.  drawn: a picture of the answer."""
 
     stage: int
     topic: str
     texts: tuple[str, ...]
     answer: str
-    blank: Markup = Markup()
     drawn: Markup = Markup()
 
 
@@ -64,7 +63,7 @@ class Loop(NamedTuple):
     program: str
     turns: list[list[Access]]
     flagged: bool
-    words: str
+    words: str  # without sizes of tiles: these are in the student's file
 
 
 class File:
@@ -108,8 +107,8 @@ class File:
                 self.random.choice((8, N // 3)) + self.odd))
         return build(case, self.seed)
 
-    def asked(self, topic: str, loops: list[Loop], text: str, answer: str, *pictures: Markup
-              ) -> Question:
+    def asked(self, topic: str, loops: list[Loop], text: str, answer: str,
+              drawn: str = "") -> Question:
         """A question about the traced call.  loops: the one that it is about, if any."""
         stage, call, case = self.stage, self.traced[0].call, self.traced[0].case
         given = ", ".join([*(str(one).removeprefix("@") for one in call.args),
@@ -121,7 +120,7 @@ class File:
             f"`{stage.filename}`: `{called}({given})` is called with {shapes} in float32"
             + ", in Triton's interpreter" * stage.needs_triton
             + ", and then its backward" * bool(case.grads) + ".",
-            *(loop.words for loop in loops), text), answer, *pictures)
+            *(loop.words for loop in loops), text), answer, Markup(drawn))
 
 
 def _loops(launch: Launch) -> Iterator[Loop]:
@@ -143,19 +142,16 @@ def _loops(launch: Launch) -> Iterator[Loop]:
             (one for one in program if (one.verb, one.tensor) == ("load", tensor)),
             lambda one: one.tile[:2])] for program in launch.programs]
         count, columns = launch.tensors[tensor]
-        unit, others = "rows" if columns > 1 else "elements", "".join(
-            f", those of `{other}` {rows}" for other, rows in sizes.items()
-            if other != tensor and launch.tensors[other][1] > 1)
-        if max(map(len, turns)) > 2:
-            yield Loop(tensor, unit, count, size,
+        alike = len({tuple(one.tile[:2] for one in some) for some in turns}) < 2
+        if max(map(len, turns)) > 2 and not alike:
+            yield Loop(tensor, "rows" if columns > 1 else "elements", count, size,
                        f"tl.program_id({launch.grid.index(max(launch.grid))})", turns,
                        all(one.masked is not None for some in turns for one in some),
-                       f"`{launch.kernel}` runs as {len(turns)} programs. Its tiles of `{tensor}` "
-                       f"have {size} {unit}{others}.")
+                       f"`{launch.kernel}` runs as {len(turns)} programs.")
 
 
 def loads(file: File) -> Iterator[Question]:
-    """Which tiles does a program load, which rows at the end, and which programs load a row?"""
+    """Which tiles does a program load, and which programs load a row?"""
     for loop in file.traced[1]:
         marked = ", with a * if it is loaded with `MASKED=True`" * loop.flagged
 
@@ -163,21 +159,12 @@ def loads(file: File) -> Iterator[Question]:
             return "*" if loop.flagged and any(one.masked for one in turns) else ""
 
         for number, turns in enumerate(loop.turns):
-            program, some = f"does the program with `{loop.program} == {number}` load", loop.unit
             if number % 2 == file.odd and 1 < len(turns) <= MOST_TURNS:
                 yield file.asked("tiles", [loop], (
-                    f"Which tiles of `{loop.tensor}` {program}, in which order? Give the first of "
-                    f"the {some} of each{marked}."), ", ".join(
-                        f"{one.tile[0]}{star([one])}" for one in turns),
-                    *_pictures(loop, [number]))
-            for one in turns[-1:]:
-                first, last = one.tile[:2]
-                if one.lanes and one.lanes[:2] == (first, loop.count - 1) and last >= loop.count:
-                    yield file.asked("end", [loop], (
-                        f"Which {some} of `{loop.tensor}` {program} in the last turn of its loop "
-                        f"(line {one.line}), and why are they fewer than {loop.size}?"),
-                        f"{first} to {loop.count - 1}: there are {loop.count}, and the load leaves "
-                        f"out the other {last + 1 - loop.count} of the tile.")
+                    f"Which tiles of `{loop.tensor}` does the program with `{loop.program} == "
+                    f"{number}` load, in which order? Give the first of the {loop.unit} of each"
+                    f"{marked}."), ", ".join(f"{one.tile[0]}{star([one])}" for one in turns),
+                    _picture(loop, [number]))
         for row in range(1 + 2 * file.odd, loop.count, 4):
             reads = {number: here for number, turns in enumerate(loop.turns) if (here := [
                 one for one in turns if one.lanes and one.lanes[0] <= row <= one.lanes[1]])}
@@ -186,22 +173,21 @@ def loads(file: File) -> Iterator[Question]:
                     f"Which programs load {loop.unit[:-1]} {row} of `{loop.tensor}`? Give the "
                     f"`{loop.program}` of each{marked}."), ", ".join(
                         f"{number}{star(here)}" for number, here in reads.items()),
-                    *_pictures(loop, range(len(loop.turns))))
+                    _picture(loop, range(len(loop.turns))))
 
 
-def _pictures(loop: Loop, programs: Sequence[int]) -> tuple[Markup, ...]:
-    """The tiles of programs to fill in, and filled in; nothing if they are no grid."""
+def _picture(loop: Loop, programs: Sequence[int]) -> Markup:
+    """The tiles that programs load; nothing if they are no grid."""
     seen, masked = np.zeros((2, len(programs), -(-loop.count // loop.size)), int)
     for row, number in enumerate(programs):
         for one in loop.turns[number]:
             tile, rest = divmod(one.tile[0], loop.size)
             if rest or not 0 <= one.tile[0] < loop.count:
-                return ()
+                return Markup()
             seen[row, tile] += 1
             masked[row, tile] |= bool(one.masked)
-    return tuple(svg.tiles(f"program, {loop.tensor} tiles of {loop.size}", some, some > 0,
-                           masked > 0, masked < 0, list(programs),
-                           range(0, loop.count, loop.size))[0].drawn for some in (0 * seen, seen))
+    return svg.tiles(f"program, {loop.tensor} tiles of {loop.size}", seen, seen > 0, masked > 0,
+                     masked < 0, list(programs), range(0, loop.count, loop.size))[0].drawn
 
 
 def softmax(file: File) -> Iterator[Question]:
@@ -240,11 +226,12 @@ def softmax(file: File) -> Iterator[Question]:
         if fits:
             yield Question(file.stage.number, "softmax", (
                 f"`{file.stage.filename}`, step {ids[0]}, below line {steps[ids[0]].first_line}: "
-                "a tile has these scores, already times the factor that your code gives them; all "
-                "its other keys are hidden, with -inf.",
+                "a tile of keys has the scores below, which are already multiplied by what your "
+                "code multiplies them by. -inf is a hidden key; all other keys of the tile are "
+                "hidden, too.",
                 *(f"Row {row}: {', '.join(map(str, scores))}. Before this tile, m = {old} and l = "
                   f"{total}." for row, (old, total, scores) in rows.items()),
-                "What are alpha, l and m of both rows after it?"), " ".join(said))
+                "What are m, alpha and l of both rows after this tile?"), " ".join(said))
 
 
 def variant(file: File) -> Iterator[Question]:
@@ -271,8 +258,8 @@ def variant(file: File) -> Iterator[Question]:
         if 0 < same.sum() < len(same) and len(ends) < 3 and (
                 np.where(same, off < SAME, ~(off < OTHER))).all():
             yield file.asked("variant", loops[:1], (
-                f"Suppose line {line} read `{new}` in place of `{old}`. Which rows of o would be "
-                "right all the same, and why?"), " and ".join(
+                f"Suppose line {line} read `{new}` in place of `{old}`. Which rows of o would "
+                "still be right, and why?"), " and ".join(
                     f"{first}" + f" to {end - 1}" * (end - first > 1) for first, end in ends))
             return
 
@@ -311,9 +298,11 @@ def of_files(files: list[File], seed: str) -> list[Question]:
                 if pair not in found:
                     found[pair] = []
                     found[pair] = list(pair[0](pair[1]))
-            if topics := sorted({one[:2] for one in found[pair]} - {one[:2] for one in made}):
+            left = [one for one in found[pair] if one not in made]
+            topics = {one[:2] for one in left}
+            if topics := sorted(topics - {one[:2] for one in made} or topics):
                 topic = chosen.choice(topics)
-                made.append(chosen.choice([one for one in found[pair] if one[:2] == topic]))
+                made.append(chosen.choice([one for one in left if one[:2] == topic]))
                 break
     return made
 

@@ -10,6 +10,7 @@ import pytest
 from classroom import __main__ as program
 from classroom import questions
 from grader.assignment.record import ROOT, sha256
+from grader.course.calls import Access, Launch
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from tests.classroom.classes import AS
@@ -66,17 +67,18 @@ def visited(question: questions.Question, rows: int, size: int, reversed: bool) 
 def test_the_tiles_of_a_program_are_those_of_the_students_own_sizes(
         tmp_path, source, rows, size, marked):
     question = of_topic("tiles", a_file(tmp_path, source, odd=1))
-    assert f"of `{'k' if marked else 'K'}_ptr` have {size} rows" in question.texts[1]
+    assert f"`{'k' if marked else 'K'}_ptr`" in question.texts[2]
     assert question.answer == visited(question, rows, size, marked)
+    assert f"tiles of {size}" in question.drawn and f"{size} rows" not in " ".join(question.texts)
     assert ("MASKED" in question.texts[2]) == marked
 
 
-def test_the_last_rows_are_those_that_the_mask_of_the_load_leaves(tmp_path):
-    question = of_topic("end", a_file(tmp_path, SMALLER))
-    N = number(r"shape \(1, 1, (\d+),", question)
-    first = N // 32 * 32
-    assert question.answer.startswith(f"{first} to {N - 1}: ")
-    assert f"the other {first + 32 - N} of the tile" in question.answer
+@pytest.mark.parametrize("least, asked", [(3, 0), (1, 1)])
+def test_a_loop_that_is_the_same_in_every_program_is_not_asked_about(least, asked):
+    tiles = [Access("load", "k_ptr", 9, (first, first + 31, 0, 15), (first, first + 31, 0, 15))
+             for first in (0, 32, 64)]
+    launch = Launch("kernel", {"k_ptr": (96, 16)}, (tuple(tiles), tuple(tiles[:least])), (2, 1, 1))
+    assert len([*questions._loops(launch)]) == asked
 
 
 def test_the_programs_that_load_a_row_are_those_of_later_queries(tmp_path):
