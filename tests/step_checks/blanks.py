@@ -20,6 +20,14 @@ def solved(stage: int) -> str:
     return (ROOT / f"problem_{stage}.py").read_text("utf-8")
 
 
+def with_change(stage: int, step: str, old: str, new: str) -> str:
+    """The solved file with another text in this step."""
+    before, begin, rest = solved(stage).partition(f"# BEGIN SOLUTION {step}\n")
+    body, end, after = rest.partition("# END SOLUTION")
+    assert old in body
+    return before + begin + body.replace(old, new) + end + after
+
+
 def submitted(source: str, stage: int) -> Submission:
     return Submission(Path(f"problem_{stage}.py"), source.encode(), None, "ready", "", None,
                       submission.blank_steps(source), tuple(submission.steps(source)))

@@ -3,15 +3,12 @@
 import pytest
 
 from grader.report.results import StepCheck
-from tests.step_checks.blanks import lights, solved
+from tests.step_checks.blanks import lights, with_change
 
 
 def light(stage: int, step: str, old: str, new: str) -> StepCheck:
     """Of the solved step with this change."""
-    before, begin, rest = solved(stage).partition(f"# BEGIN SOLUTION {step}\n")
-    body, end, after = rest.partition("# END SOLUTION")
-    assert old in body
-    return lights(before + begin + body.replace(old, new) + end + after, stage)[step]
+    return lights(with_change(stage, step, old, new), stage)[step]
 
 
 @pytest.mark.parametrize("stage, step, old, new, said", [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.step_checks.blanks import lights, solved
+from tests.step_checks.blanks import lights, solved, with_change
 
 INF = 'float("-inf")'
 DROPPED = "s = s.masked_fill("
@@ -140,10 +140,7 @@ SLIPS = [
 @pytest.mark.parametrize("stage, step, old, new, said", SLIPS, ids=lambda value: str(value)[:40])
 def test_a_slip_is_told_by_its_cause(stage, step, old, new, said, monkeypatch):
     monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
-    before, begin, rest = solved(stage).partition(f"# BEGIN SOLUTION {step}\n")
-    assert old in rest.partition("# END SOLUTION")[0]
-    body, end, after = rest.partition("# END SOLUTION")
-    found = lights(before + begin + body.replace(old, new) + end + after, stage)
+    found = lights(with_change(stage, step, old, new), stage)
     assert [id for id, one in found.items() if one.light == "wrong"] == [step]
     assert said in "\n".join(found[step].lines)
 
