@@ -48,8 +48,11 @@ def _chapter(step: str) -> str:
     return "Warm-ups" if step in EXERCISES else f"Stage {step.partition('.')[0]}"
 
 
-def look_at(stage: Stage, *steps: str) -> str:
-    """A sentence on the steps to look at again."""
+def look_at(stage: Stage, *steps: str, marked: bool = True) -> str:
+    """A sentence on the steps to look at again, or, for a file that has none, on the course's."""
+    if not marked:
+        return (f"The course covers this in step {either(steps)}. For a hint: python "
+                f"{grader_of(stage.number)} --hint {steps[0]}")
     origin = stage.origins.get(steps[0], "")  # its hints say more
     copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
     return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "

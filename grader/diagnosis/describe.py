@@ -148,16 +148,13 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
     if changed:
         said = f"Look first at {changed}, a given line that you changed."
     elif left := [step for step in steps if step not in right]:
-        said = look_at(stage, *left)
+        said = look_at(stage, *left, marked=marked)
     elif any("launch" in stage.steps.get(step, "") for step in steps):
         said = ("Each of these steps is right on its own, but the whole call is not: "
                 + look_at(stage, *steps))
     elif steps:
         said = ("The steps that compute this pass on their own, so look at the code around them: "
                 "what launches or calls them, and what happens to their results.")
-    if not marked:  # then it has no steps to look at
-        said = said.replace("look at step", "The course covers this in step").replace(
-            "; more: ", ". For a hint: ")
     numbers, *pattern = finding.what
     place = [finding.where, finding.worst]
     if seen:  # then that is the first thing to read
