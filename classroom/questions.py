@@ -27,8 +27,7 @@ from grader.course.cases import Case
 from grader.course.inputs import Built, build
 from grader.course.stages import STAGES, interpreter_fault
 from grader.drawings import svg
-from grader.host.options import Imports, Options
-from grader.judge.chosen_case import run_chosen
+from grader.host.options import Imports, Options, run_chosen
 from grader.judge.pictures import example
 from grader.step_checks import repair
 from grader.step_checks.checks import Runner

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage
@@ -13,6 +14,8 @@ from grader.host.clock import Clock
 from grader.host.first_worker import FirstWorker
 from grader.host.processes import Confinement, Worker
 from grader.host.session import Session
+
+T = TypeVar("T")
 
 
 class Imports:
@@ -91,6 +94,18 @@ def open_session(stage: Stage, options: Options, source: bytes,
                            kernel_cache.folder_for(source, user) if on_gpu else None)
     session.clock = options.clock
     return session
+
+
+def run_chosen(stage: Stage, options: Options, source: bytes, ask: Callable[[Session], T],
+               compile_for: int | None = None) -> T:
+    """What ask(session) returns, of a new worker that has imported this file, apart from a grading.
+
+    Raises:
+        SubmissionError: the file cannot be imported, or does not get through the call.
+    """
+    with open_session(stage, options, source, compile_for) as session:
+        session.load(stage.entry, stage.attribute, stage.positional)
+        return ask(session)
 
 
 def spare_worker(stage: Stage, options: Options) -> Session:

@@ -14,8 +14,8 @@ import torch
 from grader.assignment import submission
 from grader.course.calls import Call, OutputSpec, SubmissionError, TensorInput
 from grader.course.stages import STAGES
-from grader.host.options import Imports, Options, open_session
-from grader.host.session import STEP
+from grader.host.options import Imports, Options, run_chosen
+from grader.host.session import STEP, Session
 from grader.step_checks.examples import Example, Observed, Wrong, unlike
 
 STAGE = STAGES[4]
@@ -146,18 +146,18 @@ def _call(heads: int, N: int, more: int = 0) -> Call:
 
 def shared_bytes(source: bytes, tiles: dict, options: Options) -> int:
     """What one program needs, compiled for sm_90.  Raises SubmissionError if it cannot be."""
-    with open_session(STAGE, replace(options, device="cpu"), with_tiles(source, tiles),
-                      COMPILE_FOR) as session:
-        session.load(STAGE.entry, STAGE.attribute, STAGE.positional)
-        kernels = session.compile(_call(1, 256), to_ptx=True)
-        return max((kernel.shared_bytes for kernel in kernels), default=0)
+    kernels = run_chosen(STAGE, replace(options, device="cpu"), with_tiles(source, tiles),
+                         lambda session: session.compile(_call(1, 256), to_ptx=True), COMPILE_FOR)
+    return max((kernel.shared_bytes for kernel in kernels), default=0)
 
 
 def milliseconds(source: bytes, tiles: dict, options: Options) -> float:
     """The time of a call on this GPU: the median of a few rounds."""
     call = _call(16, 4096, STEP * MANY)
-    with open_session(STAGE, options, with_tiles(source, tiles)) as session:
-        session.load(STAGE.entry, STAGE.attribute, STAGE.positional)
+
+    def ask(session: Session) -> float:
         session.time(call, FEW)  # compiles it
         return statistics.median(1000 * (session.time(call, MANY) - session.time(call, FEW))
                                  / (MANY - FEW) for _ in range(ROUNDS))
+
+    return run_chosen(STAGE, options, with_tiles(source, tiles), ask)
