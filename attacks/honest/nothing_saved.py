@@ -17,7 +17,7 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, do):
-        again = SimpleNamespace()
+        again = SimpleNamespace(needs_input_grad=ctx.needs_input_grad)
         again.save_for_backward = lambda *saved: setattr(again, "saved_tensors", saved)
         Saving.forward(again, *ctx.saved_tensors, *ctx.options)
         return Saving.backward(again, do)
