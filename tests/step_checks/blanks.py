@@ -53,9 +53,18 @@ def lights(source: str, stage: int) -> dict[str, StepCheck]:
 
 @cache
 def _solved_lights(stage: int) -> dict[str, StepCheck]:
-    one, file = runner(stage), submitted(solved(stage), stage)
-    one.blanks = Blanks(solved(stage), file.steps)
+    return run_anew(solved(stage), stage)
+
+
+def run_anew(source: str, stage: int = 3) -> dict[str, StepCheck]:
+    """As lights(), with every step run again."""
+    one = runner(stage)
+    one.blanks = Blanks(source, submitted(source, stage).steps)
     return {light.id: light for light in one.lights()}
+
+
+def colours(found: dict[str, StepCheck], light: str) -> list[str]:
+    return [id for id, one in found.items() if one.light == light]
 
 
 def _texts(source: str) -> dict[str, list[str]]:
