@@ -52,6 +52,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from . import hopper, kept
+from .launcher import new_like
 
 BLOCK_M = gl.constexpr(128)  # queries per tile, 64 for each warpgroup
 BLOCK_N = gl.constexpr(128)  # keys per tile
@@ -354,20 +355,22 @@ def _fwd_kernel(
 
 
 # ------------------------------------------------------------------- launch
-def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
+def forward(
+    q, k, v, is_causal, scale, window_size=None, sink_logits=None, o_layout="bhnd", **steps
+):
     """Launch the forward kernel.  entry.py has checked the input.
 
     Args:
         q: (B, HQ, N, D).
         k, v: (B, HKV, N, D).
-        window_size, sink_logits: as in attention.
+        window_size, sink_logits, o_layout: as in attention.
         steps: changes to STEPS.
 
     Returns:
         o (B, HQ, N, D), and lse (B, HQ, N), float32, a natural logarithm with the sink logit.
     """
     (B, HQ, N, D), HKV = q.shape, k.shape[1]
-    o = q.new_empty(B, HQ, N, D)
+    o = new_like(q, o_layout)
     lse = q.new_empty((B, HQ, N), dtype=torch.float32)
     tiles = -(-N // 128) * B * HQ
     steps = STEPS | steps if steps else STEPS

@@ -8,26 +8,29 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import hopper, kept
 from .attention_hopper_backward import _bwd_kernel
+from .kernels import _head, _load_rows, _store_rows
+from .launcher import new_like
 
 
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "HQ", "rows"])
 def _prepare_kernel(
     o_ptr, do_ptr, dlse_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr,
-    N, HQ, rows, stride_dob, stride_doh, stride_don, D: tl.constexpr,
+    N, HQ, rows, stride_ob, stride_oh, stride_on, stride_dob, stride_doh, stride_don,
+    D: tl.constexpr,
 ):
     """Store delta = rowsum(o * do) - dlse and lse in base 2, padded to rows; zero dq's sums.
 
     dsink: the share of these 64 rows in the gradient of their head's sink logit.
     """
     bh = (tl.program_id(0) // (rows // 64)).to(tl.int64)
-    r = tl.program_id(0) % (rows // 64) * 64 + tl.arange(0, 64)
-    d = tl.arange(0, D)
-    inside = r[:, None] < N
-    at = (bh * N + r)[:, None] * D + d[None, :]
-    o = tl.load(o_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    at_do = bh // HQ * stride_dob + bh % HQ * stride_doh + r.to(tl.int64) * stride_don
-    do = tl.load(do_ptr + at_do[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    start = tl.program_id(0) % (rows // 64) * 64
+    r = start + tl.arange(0, 64)
+    b, h = bh // HQ, bh % HQ
+    o_head = _head(o_ptr, b, h, 0, stride_ob, stride_oh, stride_on, 1)
+    do_head = _head(do_ptr, b, h, 0, stride_dob, stride_doh, stride_don, 1)
+    o = _load_rows(o_head, start, N, 64, D, D, True).to(tl.float32)
+    do = _load_rows(do_head, start, N, 64, D, D, True).to(tl.float32)
     lse = tl.load(lse_ptr + bh * N + r, mask=r < N, other=float("inf"))
     tl.store(lse_log2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
     delta = tl.sum(o * do, 1)
@@ -35,23 +38,30 @@ def _prepare_kernel(
         delta -= tl.load(dlse_ptr + bh * N + r, mask=r < N, other=0.0)
     tl.store(delta_ptr + bh * rows + r, delta, mask=r < rows)
     if dsink_ptr is not None:  # the sink has a weight, and a value of 0
-        p_sink = tl.exp(tl.load(sink_ptr + bh % HQ).to(tl.float32) - lse)
+        p_sink = tl.exp(tl.load(sink_ptr + h).to(tl.float32) - lse)
         tl.store(dsink_ptr + tl.program_id(0), -tl.sum(p_sink * delta))
     if dq_ptr is not None:
-        tl.store(dq_ptr + at, tl.zeros_like(o), mask=inside)
+        dq_head = _head(dq_ptr, b, bh, 0, 0, N * D, D, 1)
+        _store_rows(dq_head, tl.zeros_like(o), start, N, 64, D, D)
 
 
-@triton.jit
-def _finish_kernel(sum_ptr, dq_ptr, scale, numel, BLOCK: tl.constexpr):
-    """Scale the sums of dq, and store them in q's dtype."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    dq = tl.load(sum_ptr + i, mask=i < numel) * scale
-    tl.store(dq_ptr + i, dq.to(dq_ptr.dtype.element_ty), mask=i < numel)
+@triton.jit(do_not_specialize=["N", "HQ"])
+def _finish_kernel(
+    sum_ptr, dq_ptr, scale, N, HQ, stride_dqb, stride_dqh, stride_dqn, D: tl.constexpr
+):
+    """Scale 64 rows of the sums of dq, and store them in q's dtype and layout."""
+    bh = tl.program_id(0) // tl.cdiv(N, 64)
+    start = tl.program_id(0) % tl.cdiv(N, 64) * 64
+    sum_head = _head(sum_ptr, bh, bh, 0, 0, N * D, D, 1)
+    dq_head = _head(dq_ptr, bh // HQ, bh % HQ, 0, stride_dqb, stride_dqh, stride_dqn, 1)
+    dq = _load_rows(sum_head, start, N, 64, D, D, True) * scale
+    _store_rows(dq_head, dq, start, N, 64, D, D)
 
 
 @triton.jit(do_not_specialize=["N", "HQ", "group", "rows", "window"])
 def _dq_kernel(
     q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
+    stride_dqb, stride_dqh, stride_dqn,
     D: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):
     """Fill 64 rows of dq, bit for bit the same in every run: kernels.py's without its tricks."""
@@ -78,8 +88,8 @@ def _dq_kernel(
         p = tl.math.exp2(s - lse_log2[:, None])
         ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
-    at = (bh.to(tl.int64) * N + query)[:, None] * D + tl.arange(0, D)[None, :]
-    tl.store(dq_ptr + at, (dq * scale).to(dq_ptr.dtype.element_ty), mask=query[:, None] < N)
+    dq_head = _head(dq_ptr, b, h, 0, stride_dqb, stride_dqh, stride_dqn, 1)
+    _store_rows(dq_head, dq * scale, start_m, N, 64, D, D)
 
 
 # ------------------------------------------------------------------- launch
@@ -90,7 +100,7 @@ def backward(
     """Launch the backward kernels.
 
     Args:
-        q, o, do: (B, HQ, N, D).
+        q, o, do: (B, HQ, N, D); o without gaps.
         k, v: (B, HKV, N, D).
         sink_logits: (HQ,) or None.
         lse: (B, HQ, N), float32, a natural logarithm.
@@ -99,16 +109,16 @@ def backward(
         dlse: like lse, contiguous; None for zeros.
 
     Returns:
-        dq, dk, dv, and dsink_logits or None, of the shapes and dtypes of their inputs.
+        dq, dk, dv, and dsink_logits or None, of the shapes, dtypes and layouts of their inputs.
     """
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     tile = 8192 // D  # queries
     rows = -(-N // tile) * tile  # lse_log2 and delta are padded, so that one copy fetches a tile's
     blocks = rows // 64
-    q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
-    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape)
+    dq, dk, dv = (new_like(x) for x in (q, k, v))
+    q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     dq_sum = None if deterministic else lse.new_empty(B * HQ, N, D)
     dsinks = lse.new_empty(B, HQ, blocks) if want_dsink else None
     sinks = sink_logits.contiguous() if want_dsink else None
@@ -117,7 +127,7 @@ def backward(
     constants = *masked, N % 128 != 0, 4 if group == 1 else 2, not deterministic
     kind = q.device, D, q.dtype, deterministic
     with kept.on(q.device):
-        strides = do.stride()[:3]
+        strides, dq_strides = (*o.stride()[:3], *do.stride()[:3]), dq.stride()[:3]
         kept.launch(
             (_prepare_kernel, kind, sinks is not None and (sinks.dtype, sinks.data_ptr() % 16),
              None if dlse is None else dlse.data_ptr() % 16, *((s % 16, s >> 31) for s in strides)),
@@ -137,14 +147,13 @@ def backward(
         if deterministic:
             tiles = (TensorDescriptor(x, x.shape, x.stride(), [1, 1, 64, D]) for x in (q, k, v, do))
             _dq_kernel[(-(-N // 64) * B * HQ,)](
-                *tiles, lse_log2, delta, dq, N, HQ, group, rows, scale, window_size or 0, D,
-                *masked, num_warps=4, num_stages=3,
+                *tiles, lse_log2, delta, dq, N, HQ, group, rows, scale, window_size or 0,
+                *dq_strides, D, *masked, num_warps=4, num_stages=3,
             )
         else:
-            numel = q.numel()
             kept.launch(
-                (_finish_kernel, kind, numel >> 31), _finish_kernel, (-(-numel // 4096), 1, 1),
-                dq_sum, dq, scale, numel, 4096, num_warps=8,
+                (_finish_kernel, kind, *(s >> 31 for s in dq_strides)), _finish_kernel,
+                (-(-N // 64) * B * HQ, 1, 1), dq_sum, dq, scale, N, HQ, *dq_strides, D, num_warps=8,
             )
     dsink_logits = dsinks.sum((0, 2)).to(sink_logits.dtype) if want_dsink else None
     return dq, dk, dv, dsink_logits

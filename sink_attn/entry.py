@@ -29,7 +29,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 def attention(
     q, k, v, *, is_causal=True, window_size=None, sink_size=0, softmax_scale=None,
-    sink_logits=None, deterministic=None, kernel=None, return_lse=False,
+    sink_logits=None, deterministic=None, kernel=None, return_lse=False, o_layout="bhnd",
 ):
     """Attention with any of the stages' masks, differentiable.
 
@@ -50,9 +50,12 @@ def attention(
         kernel: "triton" or "gluon", for forward and backward; None chooses by policy.py.  Gluon
             needs compute capability 9.0, D 64 or 128, float16 or bfloat16, and no sink tokens.
         return_lse: also return lse.
+        o_layout: the order of o's dimensions in memory: "bhnd" is contiguous; "bnhd", the order
+            that a projection reads, is contiguous as o.transpose(1, 2).
 
     Returns:
-        o: (B, HQ, N, D), contiguous, dtype of q.  Its incoming gradient may have any strides.
+        o: (B, HQ, N, D), dtype of q, in o_layout.  Its incoming gradient may have any strides.
+        Those of q, k and v have no gaps, and the layout of these two that is nearer their input's.
         lse: (B, HQ, N), float32, only with return_lse: the natural logarithm of each softmax's
         denominator, with the sink logit's share; differentiable like o.
 
@@ -61,7 +64,7 @@ def attention(
     """
     return _attention(
         q, k, v, sink_logits, None, None, is_causal, window_size, sink_size, softmax_scale,
-        deterministic, return_lse, kernel,
+        deterministic, return_lse, kernel, o_layout,
     )
 
 
@@ -87,7 +90,7 @@ def attention_varlen(
         deterministic, return_lse: as in attention.
 
     Returns:
-        o: (T, HQ, D), dtype of q; heads are outermost in memory.
+        o: (T, HQ, D), contiguous, dtype of q.
         lse: (HQ, T), only with return_lse: as attention's.
 
     Raises:
@@ -116,7 +119,7 @@ def attention_varlen(
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     out = _attention(
         q, k, v, sink_logits, cu_seqlens_q.contiguous(), max_seqlen, is_causal, window_size,
-        sink_size, scale, deterministic, return_lse, None,
+        sink_size, scale, deterministic, return_lse, None, "bnhd",
     )
     o, lse = out if return_lse else (out, None)
     o = o[0].transpose(0, 1)
@@ -125,7 +128,7 @@ def attention_varlen(
 
 def _attention(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
-    softmax_scale, deterministic, return_lse, kernel,
+    softmax_scale, deterministic, return_lse, kernel, o_layout,
 ):
     """Check, cast, choose a kernel and connect it to autograd.
 
@@ -136,6 +139,8 @@ def _attention(
     )
     if kernel not in (None, "triton", "gluon"):
         raise ValueError(f"want kernel None, 'triton' or 'gluon'; got {kernel!r}")
+    if o_layout not in ("bhnd", "bnhd"):
+        raise ValueError(f"want o_layout 'bhnd' or 'bnhd'; got {o_layout!r}")
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     options = (max_seqlen, bool(is_causal), window_size, sink_size, bool(deterministic), scale,
@@ -143,31 +148,32 @@ def _attention(
     if cu_seqlens is not None:
         kernel = "triton"
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
-        out = _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)
+        out = _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel, o_layout)
         return out if return_lse else out[0]
     if cu_seqlens is not None:
         _, HQ, T, D = q.shape
         lengths = _read_sequences(cu_seqlens, max_seqlen, T)
         long = policy.are_long(lengths, T, max_seqlen, HQ, D, is_causal, window_size)
         if long and not _not_for_gluon(q, sink_size):
-            parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
+            # Cut and joined as they lie in memory, with no copy to another layout.
+            parts = zip(*(x.transpose(1, 2).split(lengths, 1) for x in (q, k, v)), strict=True)
             outs = [
                 _attention(
-                    *part, sink_logits, None, None, is_causal, window_size, sink_size, scale,
-                    deterministic, return_lse, None,
+                    *(x.transpose(1, 2) for x in part), sink_logits, None, None, is_causal,
+                    window_size, sink_size, scale, deterministic, return_lse, None, o_layout,
                 )
-                for part in parts if part[0].shape[2]
+                for part in parts if part[0].shape[1]
             ]
-            if return_lse:
-                return tuple(torch.cat(x, 2) for x in zip(*outs, strict=True))
-            return torch.cat(outs, 2)
+            outs, *lses = zip(*outs, strict=True) if return_lse else [outs]
+            o = torch.cat([x.transpose(1, 2) for x in outs], 1).transpose(1, 2)
+            return (o, torch.cat(*lses, 2)) if return_lse else o
     kernels = picked(q, k, kernel, *options)
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     wanted = wanted or sink_logits is not None and sink_logits.requires_grad
     if not wanted or not torch.is_grad_enabled():  # autograd costs the host some microseconds
-        out = _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+        out = _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels, o_layout)
         return out if return_lse else out[0]
-    return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+    return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels, o_layout)
 
 
 def checked(
@@ -291,7 +297,7 @@ def picked(
 # ------------------------------------------------------------ forward and backward
 def _forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
-    deterministic, scale, return_lse, kernels,
+    deterministic, scale, return_lse, kernels, o_layout="bhnd",
 ):
     """Returns o (B, HQ, N, D) and lse (B, HQ, N), float32.
 
@@ -301,9 +307,10 @@ def _forward(
     if kernels[0] == "gluon":
         from .attention_hopper import forward
 
-        return forward(q, k, v, is_causal, scale, window_size, sink_logits)
+        return forward(q, k, v, is_causal, scale, window_size, sink_logits, o_layout)
     o, lse_log2 = launcher.forward(
-        q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
+        q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale,
+        o_layout,
     )
     return o, lse_log2 * LN2 if return_lse else lse_log2
 
@@ -339,15 +346,15 @@ class AttentionFunction(torch.autograd.Function):
     def forward(ctx, q, k, v, sink_logits, cu_seqlens, *options):
         o, lse = _forward(q, k, v, sink_logits, cu_seqlens, *options)
         ctx.save_for_backward(q, k, v, sink_logits, cu_seqlens, o, lse)
-        ctx.options = options
+        ctx.options = options[:8]  # without o_layout
         ctx.set_materialize_grads(False)
-        return (o, lse) if options[-2] else o  # return_lse
+        return (o, lse) if options[6] else o  # return_lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do, dlse=None):
         grads = _backward(*ctx.saved_tensors, do, dlse, *ctx.options, ctx.needs_input_grad[:4])
-        return *grads, None, *[None] * len(ctx.options)
+        return *grads, *[None] * (2 + len(ctx.options))  # cu_seqlens, options, o_layout
 
 
 # ------------------------------------------------- the same as operators of PyTorch
@@ -361,19 +368,19 @@ OPTIONS = (
 
 @torch.library.custom_op(
     f"{__package__}::attention", mutates_args=(), schema=
-    f"({INPUTS}, {OPTIONS}) -> (Tensor, Tensor)",
+    f"({INPUTS}, {OPTIONS}, str o_layout) -> (Tensor, Tensor)",
 )
 def _forward_operator(q, k, v, sink_logits, cu_seqlens, *options):
-    *options, kernel = options
+    *options, kernel, o_layout = options
     if cu_seqlens is not None:
         _read_sequences(cu_seqlens, options[0], q.shape[2])
     kernels = picked(q, k, kernel, *options)
-    return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+    return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels, o_layout)
 
 
 @_forward_operator.register_fake
 def _(q, k, v, sink_logits, cu_seqlens, *options):
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return launcher.new_like(q, options[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op(
@@ -390,23 +397,24 @@ def _backward_operator(q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, *opti
 
 @_backward_operator.register_fake
 def _(q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, *options):
-    inputs, needs = (q, k, v, sink_logits), options[-1]
-    return [x.new_empty(x.shape) for x, need in zip(inputs, needs, strict=True) if need]
+    inputs, needs = (q, k, v), options[-1]
+    grads = [launcher.new_like(x) for x, need in zip(inputs, needs[:3], strict=True) if need]
+    return [*grads, sink_logits.new_empty(sink_logits.shape)] if needs[3] else grads
 
 
 def _set_up(ctx, inputs, output) -> None:
-    if not inputs[-2]:  # return_lse
+    if not inputs[-3]:  # return_lse
         ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:5], *output)
-    ctx.options = inputs[5:]
+    ctx.options = inputs[5:-1]  # without o_layout
 
 
 def _differentiate(ctx, do, dlse):
     needs = ctx.needs_input_grad[:4]
     grads = iter(_backward_operator(*ctx.saved_tensors, do, dlse, *ctx.options, needs))
     grads = [next(grads) if need else None for need in needs]
-    return *grads, None, *[None] * len(ctx.options)
+    return *grads, *[None] * (2 + len(ctx.options))  # cu_seqlens, options, o_layout
 
 
 _forward_operator.register_autograd(_differentiate, setup_context=_set_up)

@@ -35,7 +35,7 @@ def flash_attn_func(
             arguments, which must have the value that has no effect.
 
     Returns:
-        o: (B, N, HQ, D), dtype of q.
+        o: (B, N, HQ, D), contiguous, dtype of q.
         lse: (B, HQ, N), float32, a natural logarithm, only with return_lse.
 
     Raises:
@@ -47,7 +47,7 @@ def flash_attn_func(
     out = attention(
         *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal,
         window_size=_window(dropout_p, causal, window_size), softmax_scale=softmax_scale,
-        sink_logits=s_aux, deterministic=deterministic, return_lse=return_lse,
+        sink_logits=s_aux, deterministic=deterministic, return_lse=return_lse, o_layout="bnhd",
     )
     return (out[0].transpose(1, 2), out[1]) if return_lse else out.transpose(1, 2)
 

@@ -47,7 +47,7 @@ GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 are a
 # -------------------------------------------------------------------- tiles
 @triton.jit
 def _head(x, b, h, first, stride_b, stride_h, stride_row, stride_col):
-    """Returns what _load_rows needs to read head h of batch entry b, from row first on.
+    """Returns what _load_rows and _store_rows need of head h of batch entry b, from row first on.
 
     x is a pointer or, if first is 0, a tensor descriptor.
     """
@@ -55,6 +55,18 @@ def _head(x, b, h, first, stride_b, stride_h, stride_row, stride_col):
         x += b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h  # can pass 2**31
         x += first * stride_row
     return x, b, h, stride_h, stride_row, stride_col
+
+
+@triton.jit
+def _row_ptrs(head, start, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr):
+    """Returns the pointers to the tile that _load_rows returns, its rows, and its columns."""
+    x, b, h, stride_h, stride_row, stride_col = head
+    i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
+    rows = start + i % ROWS
+    ptrs = x + rows.to(tl.int64)[:, None] * stride_row + cols.to(tl.int64)[None, :] * stride_col
+    if HEADS > 1:
+        ptrs += (i // ROWS).to(tl.int64)[:, None] * stride_h
+    return ptrs, rows[:, None], cols[None, :]
 
 
 @triton.jit
@@ -73,17 +85,13 @@ def _load_rows(
     if isinstance(x, tl.tensor_descriptor):
         tile = x.load([b, h, start, 0]).reshape(ROWS, BLOCK_D)
     else:
-        i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
-        rows = start + i % ROWS
-        ptrs = x + rows.to(tl.int64)[:, None] * stride_row + cols.to(tl.int64)[None, :] * stride_col
-        if HEADS > 1:
-            ptrs += (i // ROWS).to(tl.int64)[:, None] * stride_h
+        ptrs, rows, cols = _row_ptrs(head, start, ROWS, BLOCK_D, HEADS)
         if RAGGED and BLOCK_D != D:
-            tile = tl.load(ptrs, mask=(rows[:, None] < N) & (cols[None, :] < D), other=0.0)
+            tile = tl.load(ptrs, mask=(rows < N) & (cols < D), other=0.0)
         elif RAGGED:
-            tile = tl.load(ptrs, mask=rows[:, None] < N, other=0.0)
+            tile = tl.load(ptrs, mask=rows < N, other=0.0)
         elif BLOCK_D != D:
-            tile = tl.load(ptrs, mask=cols[None, :] < D, other=0.0)
+            tile = tl.load(ptrs, mask=cols < D, other=0.0)
         else:
             tile = tl.load(ptrs)
     return tile
@@ -91,17 +99,15 @@ def _load_rows(
 
 @triton.jit
 def _store_rows(
-    ptr, tile, bh, start, N, T,
+    head, tile, start, N,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr = 1,
 ):
-    """Store the rows before N in a contiguous tensor, where row i of head bh is bh * T + i."""
-    i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
-    rows = start + i % ROWS
-    ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * T + rows)[:, None] * D + cols[None, :]
-    mask = rows[:, None] < N
+    """Store the rows before N of a tile, where _load_rows would read them."""
+    ptrs, rows, cols = _row_ptrs(head, start, ROWS, BLOCK_D, HEADS)
+    mask = rows < N
     if BLOCK_D != D:
-        mask &= cols[None, :] < D
-    tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=mask)
+        mask &= cols < D
+    tl.store(ptrs, tile.to(ptrs.dtype.element_ty), mask=mask)
 
 
 # ----------------------------------------------------------- masks and loops
@@ -257,14 +263,14 @@ def _attend_tile(
 
 @triton.jit
 def _finish(
-    sums, o_ptr, lse_log2_ptr, bh, start_m, N, T,
+    sums, o_head, lse_log2_ptr, bh, start_m, N, T,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
 ):
     """Normalise the sums of a query tile and store its rows of o and lse_log2."""
     acc, l_i, m_i = sums
     l_i = tl.sum(l_i, axis=1)
     lse_log2 = m_i + tl.math.log2(l_i)
-    _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
+    _store_rows(o_head, acc / l_i[:, None], start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
     i = tl.arange(0, HEADS * BLOCK_M)
     query = start_m + i % BLOCK_M
     tl.store(lse_log2_ptr + (bh + i // BLOCK_M).to(tl.int64) * T + query, lse_log2, mask=query < N)
@@ -276,6 +282,7 @@ def _fwd_kernel(
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_ob, stride_oh, stride_on, stride_od,
     scale_log2e, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HEADS: tl.constexpr, MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr,
@@ -299,7 +306,6 @@ def _fwd_kernel(
     first, N, start_m = _sequence(cu_seqlens, S, tile, N, ROWS)
     if cu_seqlens is not None and start_m >= N:
         return
-    o_ptr += first * D
     lse_log2_ptr += first
     bh *= HEADS
     b = bh // HQ
@@ -308,6 +314,7 @@ def _fwd_kernel(
     q_head = _head(q_in, b, h, first, stride_qb, stride_qh, stride_qn, stride_qd)
     k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
     v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
+    o_head = _head(o_ptr, b, h, first, stride_ob, stride_oh, stride_on, stride_od)
 
     limits = N, window_size, sink_size
     i = tl.arange(0, HEADS * BLOCK_M)
@@ -338,9 +345,10 @@ def _fwd_kernel(
                 sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT, LATE_V, TWO_TILES,
             )
-    _finish(sums, o_ptr, lse_log2_ptr, bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
+    _finish(sums, o_head, lse_log2_ptr, bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
     if TWO_TILES:
-        _finish(sums2, o_ptr, lse_log2_ptr, bh, start_m + BLOCK_M, N, T, BLOCK_M, BLOCK_D, D, HEADS)
+        start_m += BLOCK_M
+        _finish(sums2, o_head, lse_log2_ptr, bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
 
 
 # ----------------------------------------------------------------- backward
@@ -371,6 +379,8 @@ def _dq_kernel(
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_dob, stride_doh, stride_don, stride_dod,
+    stride_ob, stride_oh, stride_on, stride_od,
+    stride_dqb, stride_dqh, stride_dqn, stride_dqd,
     scale, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr, WANT_DSINK: tl.constexpr,
@@ -390,7 +400,6 @@ def _dq_kernel(
     first, N, start_m = _sequence(cu_seqlens, S, tile, N, BLOCK_M)
     if cu_seqlens is not None and start_m >= N:
         return
-    dq_ptr += first * D
     lse_log2_ptr += first
     delta_ptr += first
     b = bh // HQ
@@ -400,7 +409,8 @@ def _dq_kernel(
     k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
     v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
     do_head = _head(do_in, b, h, first, stride_dob, stride_doh, stride_don, stride_dod)
-    o_head = _head(o_ptr, bh, bh, first, 0, T * D, D, 1)  # contiguous: heads T * D elements apart
+    o_head = _head(o_ptr, b, h, first, stride_ob, stride_oh, stride_on, stride_od)
+    dq_head = _head(dq_ptr, b, h, first, stride_dqb, stride_dqh, stride_dqn, stride_dqd)
 
     query = start_m + tl.arange(0, BLOCK_M)
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
@@ -431,7 +441,7 @@ def _dq_kernel(
                 dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT,
             )
-    _store_rows(dq_ptr, dq * scale, bh, start_m, N, T, BLOCK_M, BLOCK_D, D)
+    _store_rows(dq_head, dq * scale, start_m, N, BLOCK_M, BLOCK_D, D)
 
 
 @triton.jit
@@ -478,7 +488,7 @@ def _dkdv_tile(
 
 
 @triton.jit(do_not_specialize=[
-    "N", "S", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
+    "N", "S", "window_size", "sink_size", "first_tile", "num_tiles"
 ])
 def _dkdv_kernel(
     q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N, cu_seqlens, S,
@@ -486,29 +496,27 @@ def _dkdv_kernel(
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_dob, stride_doh, stride_don, stride_dod,
-    scale, window_size, sink_size, first_tile, num_tiles, rows_out,
+    stride_dkb, stride_dkh, stride_dkn, stride_dkd,
+    stride_dvb, stride_dvh, stride_dvn, stride_dvd,
+    scale, window_size, sink_size, first_tile, num_tiles,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK: tl.constexpr, RAGGED: tl.constexpr, GROUPED: tl.constexpr, SPLIT: tl.constexpr,
     PRODUCTS_FIRST: tl.constexpr,
 ):
     """Fill BLOCK_N rows of dk and dv with the sums over the loop, or over one part of it.
 
-    The launch covers tiles first_tile ... first_tile + num_tiles - 1 of every head.  dk and dv have
-    rows_out rows per head; with SPLIT there is one such dk and dv for every part.
+    The launch covers tiles first_tile ... first_tile + num_tiles - 1 of every head.  With SPLIT dk
+    and dv have B batch entries for every part, one part after the other.
     Grid: (num_tiles * B * HKV, parts); packed: all N // BLOCK_N + S tiles and one part.
     GROUPED: more than one query head reads this key/value head.
     """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
     turn, bh = _longest_first(num_tiles)  # bh: b * HKV + kv_head
-    T, end_out = N, rows_out
+    T = N
     # The first keys are seen by the most queries.
     first, N, start_n = _sequence(cu_seqlens, S, first_tile + turn, N, BLOCK_N)
-    if cu_seqlens is not None:
-        if start_n >= N:
-            return
-        end_out = N
-    dk_ptr += first * D
-    dv_ptr += first * D
+    if cu_seqlens is not None and start_n >= N:
+        return
     lse_log2_ptr += first
     delta_ptr += first
     b = bh // HKV
@@ -568,6 +576,8 @@ def _dkdv_kernel(
                 (N, window_size, sink_size),
                 BLOCK_M, BLOCK_D, D, MASK, MASKED == 1, MASKED == 1 and RAGGED, PRODUCTS_FIRST,
             )
-    sum_bh = part * (tl.num_programs(0) // num_tiles) + bh
-    _store_rows(dk_ptr, dk * scale, sum_bh, start_n, end_out, rows_out, BLOCK_N, BLOCK_D, D)
-    _store_rows(dv_ptr, dv, sum_bh, start_n, end_out, rows_out, BLOCK_N, BLOCK_D, D)
+    b += part * (tl.num_programs(0) // num_tiles // HKV)
+    dk_head = _head(dk_ptr, b, kv_head, first, stride_dkb, stride_dkh, stride_dkn, stride_dkd)
+    dv_head = _head(dv_ptr, b, kv_head, first, stride_dvb, stride_dvh, stride_dvn, stride_dvd)
+    _store_rows(dk_head, dk * scale, start_n, N, BLOCK_N, BLOCK_D, D)
+    _store_rows(dv_head, dv, start_n, N, BLOCK_N, BLOCK_D, D)

@@ -28,6 +28,17 @@ def _describe(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
     return kept.describe(x, block, _source) if x.is_cuda else _source(x, block)
 
 
+def new_like(x: torch.Tensor, layout: str | None = None) -> torch.Tensor:
+    """Returns a new tensor of x's shape (B, H, N, D) and dtype, without gaps.
+
+    layout: the order of its dimensions in memory, "bhnd" or "bnhd"; None for the one nearer x's.
+    """
+    B, H, N, D = x.shape
+    if layout == "bnhd" or layout is None and x.stride(1) < x.stride(2):
+        return x.new_empty_strided(x.shape, (N * H * D, D, H * D, 1))
+    return x.new_empty(x.shape)
+
+
 def _packing(N: int, cu_seqlens, max_seqlen) -> tuple:
     """Returns the longest length, S (None unpacked), and N (None packed: tiles are ragged)."""
     if cu_seqlens is None:
@@ -76,7 +87,8 @@ def _plan_forward(
 
 
 def forward(
-    q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
+    q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale,
+    o_layout="bhnd",
 ):
     """Launch the forward kernel.
 
@@ -85,17 +97,18 @@ def forward(
         k, v: (B, HKV, N, D).
         sink_logits: (HQ,) or None.
         cu_seqlens, max_seqlen: None, or those of attention_varlen, with B = 1.
+        o_layout: as in attention.
 
     Returns:
         o (B, HQ, N, D), dtype of q, and lse_log2 (B, HQ, N), float32, in base 2.
     """
-    (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
+    (B, HQ, N, _), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size
-    key = device, kept.form(q, k, v, sink_logits, cu_seqlens), options
+    key = device, kept.form(q, k, v, sink_logits, cu_seqlens), options, o_layout
     grid, blocks, S, strides, limits, constants, options = kept.plan(
         key, _plan_forward, q, k, v, sink_logits, cu_seqlens, *options
     )
-    o = q.new_empty(B, HQ, N, D)
+    o = new_like(q, o_layout)
     lse_log2 = q.new_empty((B, HQ, N), dtype=torch.float32)
     sinks = lse_log2 if sink_logits is None else sink_logits.contiguous()  # lse_log2: never read
     if blocks is not None:
@@ -103,7 +116,7 @@ def forward(
     with kept.on(device):  # launch where the data is
         kept.launch(
             (_fwd_kernel, key), _fwd_kernel, grid, q, k, v, sinks, o, lse_log2, HQ, HKV, N,
-            cu_seqlens, S, *strides, scale * LOG2E, *limits, *constants, **options,
+            cu_seqlens, S, *strides, *o.stride(), scale * LOG2E, *limits, *constants, **options,
         )
     return o, lse_log2
 
@@ -155,13 +168,13 @@ def backward(
     """Launch the backward kernels.  The order of every sum is fixed, so the bits never vary.
 
     Args:
-        o, lse_log2: as forward returned them.
-        do: (B, HQ, N, D), any strides.
+        lse_log2: as forward returned it.
+        o, do: (B, HQ, N, D), any strides.
         dlse: (B, HQ, N), contiguous, float32, of the natural logarithm; None for zeros.
         needs: which of the four gradients are wanted; the others may be None.
 
     Returns:
-        dq, dk, dv, dsink_logits, of the shapes and dtypes of their inputs.
+        dq, dk, dv, dsink_logits, of the shapes, dtypes and layouts of their inputs.
     """
     (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size, tuple(needs)
@@ -170,8 +183,10 @@ def backward(
         key, _plan_backward, q, k, v, do, cu_seqlens, *options
     )
     delta = lse_log2.new_empty(B, HQ, N)
-    dq = q.new_empty(B, HQ, N, D)
+    dq = new_like(q)
     dk = dv = dsink_logits = None
+    if needs[1] or needs[2]:
+        dk, dv = new_like(k), new_like(v)
     dsink_parts = delta  # never written
     if needs[3]:  # zeros: not every tile of packed sequences has rows
         new = lse_log2.new_empty if S is None else lse_log2.new_zeros
@@ -183,23 +198,22 @@ def backward(
         # Always, even if dq is not wanted: dkdv and dsink_logits need its delta.
         kept.launch(
             (_dq_kernel, key), _dq_kernel, (dq_tiles * B * HQ, 1, 1), q, k, v, o, do, dlse,
-            sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides, scale,
-            *limits, *constants, **options,
+            sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides,
+            *o.stride(), *dq.stride(), scale, *limits, *constants, **options,
         )
-        if needs[1] or needs[2]:
-            dk, dv = dq.new_empty(B, HKV, N, D), dq.new_empty(B, HKV, N, D)
-            for first, tiles, parts, rows, constants, options in launches:
-                out, rows_out = (dk, dv), N
-                if parts > 1:
-                    out, rows_out = delta.new_empty(2, parts, B, HKV, rows, D), rows
-                kept.launch(
-                    (_dkdv_kernel, key, parts > 1), _dkdv_kernel, (tiles * B * HKV, parts, 1), q, k,
-                    v, do, lse_log2, delta, *out, HQ, HKV, N, cu_seqlens, S, *strides, scale,
-                    *limits, first, tiles, rows_out, *constants, **options,
-                )
-                if parts > 1:
-                    for grad, total in zip((dk, dv), out.sum(1), strict=True):
-                        grad[:, :, :rows] = total[:, :, :N]
+        for first, tiles, parts, rows, constants, options in launches if dk is not None else ():
+            out, out_strides = (dk, dv), (*dk.stride(), *dv.stride())
+            if parts > 1:
+                out = delta.new_empty(2, parts, B, HKV, rows, D)
+                out_strides = 2 * out.stride()[2:]
+            kept.launch(
+                (_dkdv_kernel, key, parts > 1), _dkdv_kernel, (tiles * B * HKV, parts, 1), q, k, v,
+                do, lse_log2, delta, *out, HQ, HKV, N, cu_seqlens, S, *strides, *out_strides, scale,
+                *limits, first, tiles, *constants, **options,
+            )
+            if parts > 1:
+                for grad, total in zip((dk, dv), out.sum(1), strict=True):
+                    grad[:, :, :rows] = total[:, :, :N]
     if needs[3]:
         dsink_logits = dsink_parts.sum(dim=(0, 2)).to(sink_logits.dtype)
     return dq, dk, dv, dsink_logits

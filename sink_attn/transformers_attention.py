@@ -344,11 +344,12 @@ def course_attention(
     cut = attention_mask.cut(position_ids, packing, B, N, query.device)
     if cut is None:
         o = entry.attention(
-            query, key, value, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
+            query, key, value, window_size=sliding_window, softmax_scale=scaling,
+            sink_logits=s_aux, o_layout="bnhd",
         ).transpose(1, 2)
     else:
         o = _attend_packed(query, key, value, *cut, sliding_window, scaling, s_aux)
-    return o.contiguous(), None
+    return o, None
 
 
 def _attend_packed(

@@ -137,7 +137,7 @@ def test_the_operators_are_what_pytorch_wants_of_one(options, device):
     # Schema, fake tensors, autograd's registration, and a graph for dynamic shapes.
     *inputs, do = _inputs(device=device)
     arguments = None, True, options.get("window_size"), 0, False, 0.25, False
-    torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None))
+    torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None, "bnhd"))
     with torch.no_grad():
         o, lse = entry._forward(*inputs, None, *arguments, ("triton", "triton"))
         torch.library.opcheck(

@@ -71,7 +71,7 @@ def asked(monkeypatch) -> list[dict]:
     """The options of every call that reaches the kernels."""
     found = []
     names = ("max_seqlen", "is_causal", "window_size", "sink_size", "deterministic", "scale",
-             "return_lse", "kernels")
+             "return_lse", "kernels", "o_layout")
 
     def forward(q, k, v, sink_logits, cu_seqlens, *options):
         found.append(dict(zip(names, options, strict=True)) | {"dtype": q.dtype})
@@ -89,7 +89,8 @@ def test_options_reach_the_kernels_as_they_are_said(asked):
     sink_attn.attention(Q, Q, Q)
     assert asked[-1] == {"max_seqlen": None, "is_causal": True, "window_size": None, "sink_size": 0,
                          "deterministic": False, "scale": 0.25, "return_lse": False,
-                         "kernels": ("triton", "triton"), "dtype": torch.float32}
+                         "kernels": ("triton", "triton"), "o_layout": "bhnd",
+                         "dtype": torch.float32}
     sink_attn.attention(Q, Q, Q, window_size=3, sink_size=2, softmax_scale=0.5, deterministic=True)
     assert [asked[-1][name] for name in ("window_size", "sink_size", "scale", "deterministic")] == [
         3, 2, 0.5, True]

@@ -155,7 +155,7 @@ def test_packed_sequences_have_an_lse_each(one_by_one, device, monkeypatch):
 def test_the_operators_with_lse_are_what_pytorch_wants_of_one(device):
     *inputs, do, dlse = _inputs(20, device=device)
     arguments = None, True, 7, 0, False, 0.25, True
-    torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None))
+    torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None, "bhnd"))
     with torch.no_grad():
         o, lse = entry._forward(*inputs, None, *arguments, ("triton", "triton"))
         for back in ((do, dlse), (None, dlse), (do, None)):

@@ -123,6 +123,38 @@ def test_borders_alone_say_where_a_sequence_begins(device):
     assert lengths == [4, 5, 9] and cu_seqlens.tolist() == [0, 4, 9, 18] and tokens is None
 
 
+@pytest.mark.parametrize("family", ["gpt_oss", "llama"])
+def test_no_layer_copies_o_or_the_gradients_of_its_projections(family, device, monkeypatch):
+    # GPT-OSS concatenates q and k, which makes them contiguous; its v, and Llama's q, k and v are
+    # views of (B, N, H, D), as is what the output projection wants.  A cache would copy k and v.
+    if family == "gpt_oss":
+        model, views = _model(device), "v"
+    else:
+        model, views = LlamaForCausalLM(LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2,
+        )).to(device), "qkv"
+    model.config.use_cache = False
+    kernel, projected, kept, gradients = attention.entry.attention, [], [], []
+
+    def watched(q, k, v, **options):
+        given = dict(q=q, k=k, v=v)
+        for name in views:
+            assert given[name].transpose(1, 2).is_contiguous()
+            given[name].register_hook(lambda x: gradients.append(x.transpose(1, 2)))
+        o = kernel(q, k, v, **options)
+        kept.append(o.grad_fn.saved_tensors[5].data_ptr())
+        return o
+
+    monkeypatch.setattr(attention.entry, "attention", watched)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(
+            lambda _, args: projected.append(args[0].data_ptr()))
+    _logits_and_gradients(model.train(), NAME, _ids(device), None)
+    assert len(kept) == 2 and kept == projected
+    assert len(gradients) == 2 * len(views) and all(x.is_contiguous() for x in gradients)
+
+
 @pytest.mark.parametrize("fault", ["window", "sinks", "causal"])
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)

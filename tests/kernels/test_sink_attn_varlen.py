@@ -245,7 +245,7 @@ def test_the_operators_are_what_pytorch_wants_of_one(device):
     inputs = [x.transpose(0, 1)[None] for x in (q, k, v)]
     inputs += [sink_logits, _borders([5, 0, 7], device)]
     options = 7, True, 4, 0, True, 0.25, False
-    torch.library.opcheck(entry._forward_operator, (*inputs, *options, None))
+    torch.library.opcheck(entry._forward_operator, (*inputs, *options, None, "bnhd"))
     with torch.no_grad():
         outputs = entry._forward(*inputs, *options, ("triton", "triton"))
         torch.library.opcheck(entry._backward_operator, (
