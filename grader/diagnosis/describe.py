@@ -27,8 +27,8 @@ TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 # What was seen -> what to look at, or "".  A hint must hold in every stage, and for every case in
 # which its pattern is seen.
 PATTERNS = {
-    "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
-                    "tells you which index is wrong.",
+    "never-stored": "is every element computed, and stored where it belongs? Which ones are "
+                    "missing tells you which index or size is wrong.",
     "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or from memory that was read but never "
            "written: the grader fills new tensors, and the memory around the inputs, with NaN.",
     "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "
@@ -40,8 +40,7 @@ PATTERNS = {
     "zero": "did you add the values up, and store the sum?",
     "multiple": "the keys and their proportions are right: what is the row divided by, and "
                 "does that sum hold the weights of just the keys that it sees?",
-    "multiple-of-all": "the factor is the same everywhere: what is the result multiplied by, or "
-                       "which multiplication is missing?",
+    "multiple-of-all": "what is the result multiplied by, or which multiplication is missing?",
     "batch": "does every address include the batch stride?",
     "heads": "",
     "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV read "
@@ -88,13 +87,19 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     if verdict.nan:  # rows with NaN say more than wrong ones
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         id, sentence = _of_nan(sent, x)
-        what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} "
+        count = (f"All {verdict.nan}" if 1 < verdict.nan == x.numel() else
+                 f"{verdict.nan} of the {x.numel()}")
+        what = (f"{count} values of {tensor_name(name)} "
                 f"{'are' if verdict.nan > 1 else 'is'} NaN or inf.", sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
+        entries = bad.flatten(1).all(1) if bad.dim() == 3 else bad[:0]
         if places and len(heads) > 1 and bool(heads[1:].all()) and not heads[0]:
             what += ("Only head 0 is written. Is there a program for every other head, and does it "
                      "store that head's rows?",)
+        elif places and len(entries) > 1 and bool(entries[1:].all()) and not bad[0].any():
+            what += ("Only batch entry 0 is written. Does the grid have programs for the others, "
+                     "and do they store their own rows?",)
         elif places and case.course_stage.needs_triton:
             missing = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
             lost = ~torch.isfinite(x).any(-1) if x.dim() > rows.dim() else bad
@@ -173,8 +178,8 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
     if not bool((bad & untouched).any()):
         inf = " (some are inf)" * bool(torch.isinf(x).any())
-        return "nan", (f"Your code computed these values{inf}; they are not memory that it left "
-                       "unwritten.")
+        return "nan", (f"Your code stored these values itself{inf}. It may have computed them from "
+                       "memory that was never written.")
     known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
         return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "
@@ -380,7 +385,8 @@ def _where(bad: torch.Tensor, truth: torch.Tensor, columns: Sequence[int] = ()) 
         text = _some("row/rows" if truth.dim() == 2 else "element/elements",
                      bad.nonzero().flatten().tolist(), bad.numel())
     if columns:
-        text += f", {_some('column/columns', columns, truth.shape[-1])}"
+        wrong = _some("column/columns", columns, truth.shape[-1])
+        text = wrong if text == "everywhere" else f"{text}, {wrong}"
     return text
 
 
@@ -392,9 +398,9 @@ def _some(names: str, wrong: list[int], length: int) -> str:
 def _columns(answer: Answer, name: str, x: torch.Tensor) -> list[int]:
     """The wrong columns, if with the right values in them the whole would be right."""
     truth = answer.truth[name]
-    if truth.dim() != 4:
+    if truth.dim() not in (2, 4):
         return []
-    error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2).amax(0)
+    error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, -2).amax(0)
     columns = error > 0.02 * truth.abs().max()
     if bool(columns.all()) or not answer.judge(name, torch.where(columns, truth, x)).accepted:
         return []

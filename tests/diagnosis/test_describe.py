@@ -208,7 +208,7 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
     assert finding.id == "never-stored" and "Your code never wrote" in finding.what[1]
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
-    assert finding.id == "nan" and "Your code computed these values; they are" in finding.seen
+    assert finding.id == "nan" and "Your code stored these values itself." in finding.seen
     heads, rest = PLAIN.B * PLAIN.HQ, (PLAIN.N - 32) * PLAIN.D
     assert finding.what[0].startswith(
         f"{heads * rest} of the {heads * PLAIN.N * PLAIN.D} values of o are NaN")
@@ -320,6 +320,29 @@ def test_rows_that_are_written_in_part_are_told_from_those_that_are_not():
     assert describe._not_written([*range(16, 70)], 70, range(16, 32)).startswith(
         "Rows 16-31 are written only in part, rows 32-69 not at all: the grid has too few programs")
     assert describe._not_written([*range(16, 70)], 70, range(16, 70)) == ""
+
+
+@pytest.mark.parametrize("batch, said", [(slice(1, None), True), (slice(0, 1), False)])
+def test_a_batch_without_programs_is_asked_for_its_grid(batch, said):
+    def unwritten(x):
+        poison(x[batch])
+        return x
+    what = found(replace(PLAIN, B=3), unwritten, dtype=torch.float16).what
+    assert any("Only batch entry 0 is written." in one for one in what) is said
+
+
+def test_all_values_are_not_counted_as_some_of_them():
+    finding = found(PLAIN, lambda x: x * float("nan"))
+    assert finding.what[0].startswith("All 1024 values of o are NaN or inf.")
+
+
+def test_columns_of_a_gradient_of_x_that_are_never_written_are_named():
+    truth = torch.randn(70, 300, generator=torch.Generator().manual_seed(0)).double()
+    x = truth.half()
+    poison(x[:, 128:])
+    answer = Answer({"d_x": truth}, {}, {"d_x": truth}, 2.0**-12)
+    finding = describe.locate(Case(2, "robust", 300), answer, "d_x", x, answer.judge("d_x", x))
+    assert finding.where == "columns 128-299 (of 0-299)" and finding.id == "never-stored"
 
 
 def test_rows_of_a_gradient_of_x_are_called_rows():
