@@ -348,7 +348,9 @@ class Call:
         query = np.arange(these.start, these.stop)[:, None]
         sink = self.matrix.sink if one.sink is None else one.sink
         m_i = np.full(len(s), max(sink / np.log(one.base), one.begin), np.float32)
-        l_i, acc = np.full(len(s), float(sink > -np.inf)), np.zeros_like(s)
+        l_i, acc = np.zeros(len(s)), np.zeros_like(s)
+        if sink > -np.inf:
+            l_i = np.exp(sink - m_i * np.log(one.base)).astype(np.float32)
         for at, masked in visits or []:
             if not 0 <= at <= s.shape[1] - BN:
                 return None
