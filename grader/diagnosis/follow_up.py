@@ -102,7 +102,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                      "text": told(red[0])}
     elif blank:  # the starter's raise is gone, and nothing stands in its place
-        said = (f"step {either(blank)} is empty: nothing is written between its markers.",)
+        said = (f"step{'s' * (len(blank) > 1)} "
+                f"{either(blank).replace(' or ', ' and ')} "
+                f"{'are' if len(blank) > 1 else 'is'} still empty.",)
         diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
     elif finding.id in OF_ANOTHER:
         diagnosis = {"id": f"pattern-{finding.id}", "kind": "pattern", "text": finding.seen}
@@ -169,7 +171,11 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
         record = {"id": id, "kind": "seen", "text": words}
         said = (*(_proved(id, words, rule, matrix) if seen and by_weights else
                   (sentence(words),)), *[sentence(f"the rule: {rule}")] * bool(rule))
-        advice, deduced, finding = "", "", replace(finding, what=finding.what[:1])
+        places = finding.places
+        if "scale-ignored" in id and words.startswith("in the backward"):
+            places = tuple(place for place in places if place != "lse")  # which has no scale
+        advice, deduced = "", ""
+        finding = replace(finding, what=finding.what[:1], places=places)
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
         said = ("With the same q and k in every batch entry, and the same v in every head, o is "
                 "right: q or k is read from another batch entry, or v from another head.", *said)
@@ -198,7 +204,8 @@ def _proved(id: str, words: str, rule: str, matrix: attention_map.Matrix) -> tup
     whose = "the weights of your backward" if matrix.backward else "your attention weights"
     if mistakes.plain(id) in suspects.OF_THE_CASE:
         return (f"In a small case ({matrix.label}), {words}.", "The grader made this mistake on "
-                f"purpose in that case and got exactly {whose}. Add --show to see them drawn.")
+                f"purpose in that small case and got exactly {whose}. Add --show to see them "
+                "drawn.")
     which = "this mistake" if rule else "each of these mistakes"
     return sentence(words), (
         f"The grader made {which} on purpose in a small case ({matrix.label}) and got exactly "

@@ -282,7 +282,8 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
                     name = alone[0]
-                    beside = [f"{one}={value}" for one, value in found.items() if one != name]
+                    beside = [f"{one}={value}" for one, value in found.items()
+                              if one != name and value == example[one]]
                     said = f"{name} is {found[name]} and should be {example[name]}" + (
                         f"; {', '.join(beside)} {'are' if len(beside) > 1 else 'is'} right"
                         if beside else "")

@@ -51,7 +51,8 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
         def check(left: Observed) -> Wrong | None:
             keep = left.programs[0]["keep"]
             if not isinstance(keep, np.ndarray | bool) or np.asarray(keep).dtype != bool:
-                kind = getattr(keep, "dtype", type(keep).__name__)
+                kind = keep if isinstance(keep, str) else getattr(
+                    keep, "dtype", type(keep).__name__)
                 return unlike("keep", "booleans", kind)
             try:
                 got = np.broadcast_to(keep, wanted.shape)

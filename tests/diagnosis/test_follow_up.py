@@ -166,8 +166,16 @@ def test_an_empty_step_is_said_to_be_empty_where_the_answer_is_wrong(tmp_path):
     source = (ROOT / "problem_4.py").read_text("utf-8")
     store = source.split("# BEGIN SOLUTION 4.8\n")[1].split("    # END SOLUTION 4.8")[0]
     result, said = graded(tmp_path, 4, store, "")
-    assert "step 4.8 is empty: nothing is written between its markers." in said
+    assert "step 4.8 is still empty." in said
     assert result.checks[0].diagnosis["id"] == "step-empty"
+
+
+def test_several_empty_steps_are_all_said_to_be_empty(tmp_path):
+    source = (ROOT / "problem_4.py").read_text("utf-8")
+    last, store = (source.split(f"# BEGIN SOLUTION {step}\n")[1].split(
+        f"    # END SOLUTION {step}")[0] for step in ("4.3", "4.8"))
+    _, said = graded(tmp_path, 4, store, "", lambda text: text.replace(last, ""))
+    assert "steps 4.3 and 4.8 are still empty." in said
 
 
 def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
@@ -215,9 +223,10 @@ def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
 
 
 @pytest.mark.parametrize(("id", "words", "rule", "said"), [
-    ("sinks-of", "16 sinks are visible beyond the window instead of 5", "a rule",
-     "In a small case (N=90), 16 sinks are visible beyond the window instead of 5. The grader made "
-     "this mistake on purpose in that case and got exactly your attention weights."),
+    ("sinks-of", "16 sinks stay visible beyond the window, and sink_size is 5", "a rule",
+     "In a small case (N=90), 16 sinks stay visible beyond the window, and sink_size is 5. The "
+     "grader made this mistake on purpose in that small case and got exactly your attention "
+     "weights."),
     ("no-max", "no maximum is subtracted before exp", "a rule",
      "No maximum is subtracted before exp. The grader made this mistake on purpose in a small case "
      "(N=90) and got exactly your attention weights."),

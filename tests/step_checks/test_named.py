@@ -232,6 +232,10 @@ def test_a_name_is_said_without_what_no_search_has_tried(id, said):
      "values and indices; x.amax(dim=...) "),
     (1, "p = torch.exp(s - lse[:, :, m, None])", "p = torch.softmax(s)",
      "Try: say along which axis"),
+    (3, "keep = key < N", "keep = ...", "keep: want booleans; got `...`, which writes nothing."),
+    (9, "tl.minimum(inner - 1 + window_size, N))\n        outer = tl.where(inner <= sink_size, N, "
+     "tl.minimum(start_n + window_size, N))", "N)\n        outer = N",
+     "outer is 96 and should be 48; first=32, inner=48 are right. "),
 ])
 def test_what_was_wanted_is_said_beside_what_came(stage, old, new, said):
     assert old in solved(stage)

@@ -177,6 +177,8 @@ def _told(value, memory: Memory):
     """The value to send for an object."""
     if isinstance(value, bool | int | float | None):
         return value
+    if value is ...:
+        return {"other": "`...`, which writes nothing"}
     if type(value).__name__ == "constexpr":
         return _told(value.value, memory)
     if isinstance(value, tuple | list) or type(value).__name__ == "tuple":
