@@ -2,7 +2,7 @@
 # stage: 3
 # base: problem_3.py
 # outcome: rejected
-# says: launched other kernels when it was repeated
+# says: it launched other kernels, or none
 
 
 _honest, _kept = flash_attention_forward, {}

@@ -353,7 +353,7 @@ def _pattern(pairs: torch.Tensor, known: str = "") -> str:
     i, j = pairs.nonzero().unbind(1)
     count, ages = len(i), (i - j).unique()
     if count < 2:
-        return ", in this pair alone."
+        return ". This is the only wrong pair."
     text = f". This happens for {count} pairs"
     if known:
         return f"{text}, {known}."

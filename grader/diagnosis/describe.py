@@ -163,7 +163,7 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
     numbers, *pattern = finding.what
     place = [finding.where, finding.worst]
     if seen:  # then that is the first thing to read
-        place.insert(1, numbers.removesuffix("."))
+        place.insert(1, numbers.removesuffix(".").replace("All ", "all ", 1))
     return check.fail("wrong", *(seen or (numbers,)), *pattern, advice=advice, look_at=said,
                       where=finding.where, place="; ".join(filter(None, place)))
 

@@ -94,7 +94,8 @@ def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
         return ["The numbers are right, but no Triton kernel wrote them.",
                 "return what your kernels stored, in every case."]
     if trace.answers_kept:
-        return ["The same call launched other kernels when it was repeated: an answer was kept.",
+        return ["When the same call was repeated, it launched other kernels, or none: an answer "
+                "was kept.",
                 "compute every call from scratch; keep no results."]
     return []
 

@@ -149,11 +149,18 @@ def test_every_case_of_the_course_alone_is_of_a_kind():
 
 @pytest.mark.parametrize("number, excused, said", [
     (1, 0, []), (1, 1, ["1 test passes only because the grader lets scores or sums be rounded to "
-                        "16 bits, as a given line of the original assignment does."]),
-    (2, 2, ["2 tests pass only because the grader lets products be rounded to 16 bits, as a given "
-            "line of the original assignment does."])])
+                        "16 bits: a line that the original assignment gives rounds them."]),
+    (2, 2, ["2 tests pass only because the grader lets products be rounded to 16 bits: a line "
+            "that the original assignment gives rounds them."])])
 def test_rounding_that_a_given_line_makes_is_remarked_on(number, excused, said):
     result = StageResult(number, "", 100, checks=[
         check("pass", {"o": FITS | {"excused": True} if i < excused else FITS}) for i in range(3)])
     claims.note_rounding(SimpleNamespace(stage=STAGES[number], result=result))
     assert result.remarks == said
+
+
+def test_a_wrong_file_hears_nothing_of_rounding_that_is_allowed():
+    result = StageResult(1, "", 100, checks=[check("pass", {"o": FITS | {"excused": True}}),
+                                             check("wrong", {"o": FITS})])
+    claims.note_rounding(SimpleNamespace(stage=STAGES[1], result=result))
+    assert not result.remarks

@@ -117,7 +117,7 @@ class Replay:
         number, offset, shape, stride, dtype = what
         storage = self.storages.get(number)
         if storage is None:
-            raise Unrepeatable("it used memory that no step before had made")
+            raise Unrepeatable("it used memory that nothing earlier in the call had made")
         empty = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
         return empty.set_(storage, offset, shape, stride)
 

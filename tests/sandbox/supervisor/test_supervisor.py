@@ -147,9 +147,9 @@ OVER = {
                              "started more than 8192 threads"),
     "started many processes": (600, "os.posix_spawn('/bin/sleep', ['sleep', '600'], {})",
                                "started more than 512 processes"),
-    "filled its folder": (40, "write(file(os.getcwd()))", "more than the 1 GiB it may into its"),
+    "filled its folder": (40, "write(file(os.getcwd()))", "more than 1 GiB into its"),
     "filled its cache": (40, "write(file(os.environ['TRITON_CACHE_DIR']))",
-                         "more than the 1 GiB it may into its folder"),
+                         "more than 1 GiB into its folder"),
 }
 
 
