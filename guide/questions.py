@@ -109,7 +109,7 @@ exercise(
 exercise(
     "3.1",
     "N = 200, BLOCK_N = 64, one query whose 200 scores are all 0. The last tile is not masked, "
-    "and elements outside read 0. What are l_i, and its right value?",
+    "and elements outside read 0. What is l_i, and what should it be?",
     lambda: (256, 200), "56 keys that do not exist score 0, and exp(0) = 1 each.",
     (lambda: (200, 200), "A score of 0 is a weight of 1, not of 0."),
     (lambda: (264, 200), "Four tiles of 64 hold 256 keys, 56 of them outside."),
