@@ -21,8 +21,8 @@ Backward    dx[i, j] = dy[i] * w[j]
             dw[j]    = sum_i dy[i] * x[i, j]
 
 Shapes      x, dx: (M, N)    w, dw: (N,)    y, dy: (M,)
-Dtypes      float16, bfloat16 or float32 on entry.  Sums run in float32; each
-            result comes back in the dtype of the tensor it describes.
+Dtypes      float16, bfloat16 or float32, x and w in the same.  Sums run in float32;
+            y, dx and dw are stored in that dtype.
 
 Who owns what.  A program owns a tile of the *output* and loops over the axis that
 it sums over.  No address has two writers, so no program waits for another:

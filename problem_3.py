@@ -1,9 +1,9 @@
 """Problem 3 -- FlashAttention in Triton: without a mask.
 
 Problem 1 looped over the key tiles of one query tile in Python: about fifteen PyTorch
-operations per tile, and each of them read and wrote device memory.  One
-kernel does the whole loop: q, m_i, l_i and acc stay on the chip, and only k and v
-are read, tile by tile.
+operations per tile, and each of them read and wrote device memory.  Here one kernel
+does the whole loop: q, m_i, l_i and acc stay on the chip, and only k and v are read,
+tile by tile.
 
 Who owns what.  As in problem 2, a program owns a tile of the output, here
 BLOCK_M rows of o and of lse, for one head of one batch entry; it loops over the keys:
@@ -29,7 +29,7 @@ apart by two flags.  D is padded with zeros to BLOCK_D: tl.arange needs a power 
     RAGGED   some rows of this tile may be past N - 1
 
 New in Triton.  tl.dot(a, b) is the product of two tiles of the same dtype, summed in
-float32 over at least 16 terms.  Warm-up W.5 uses it on its own, and W.6 an online softmax.
+float32 over at least 16 terms.  Warm-up W.5 uses it on its own; W.6 is an online softmax.
 tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
 tl.maximum, tl.math.exp2 and tl.math.log2 work element by element; tl.max(x, axis=1)
 takes the maximum of each row.  One jit function may call another and get several

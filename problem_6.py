@@ -23,7 +23,7 @@ For a tile of queries start_m ... start_m + BLOCK_M - 1 there are three kinds of
     inner   first key of the last query's window, rounded up to a multiple of BLOCK_N
 
 A window shorter than BLOCK_M + BLOCK_N leaves no interior.  If W is below BLOCK_M,
-some windows begin in the diagonal: both masked phases use the whole mask.
+some windows begin inside the diagonal, so both masked phases use the whole mask.
 
 A trap.  In a masked tile a query may see no key at all.  If it has seen none
 before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum

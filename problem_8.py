@@ -38,7 +38,7 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
     k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
     k tile 1   [      | diag | full | tail ]     no causal mask: all but tail are full
 
-Drawn with BLOCK_M = BLOCK_N.  If it is smaller, each key tile has several diag query tiles.
+Drawn with BLOCK_M = BLOCK_N.  If BLOCK_M is smaller, each key tile has several diag tiles.
 
 New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" marks each.  The forward and dq
 call _keep, step 8.18: write it after 8.3.  Once dq is done, you can pause and run it.

@@ -2,7 +2,7 @@
 
 In GPT-OSS every second layer has a window of 128 keys and the others have none;
 eight query heads share a key/value head; and every query head has a learned *sink
-logit*, which is not a sink token.  The standard cases need the first half alone.
+logit*, which is not a sink token.  The grader's standard cases need only the first half.
 
 == First half: window and sink tokens in the backward (9.4, 9.12, 9.16, 9.17, 9.20, 9.21)
 
@@ -116,7 +116,7 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # ====================================================================== new
-    # Step 9.4 -- Loop over the keys: step 7.4 in a different order, between the borders just made.
+    # Step 9.4 -- Loop over the keys: step 7.4 in a different order, between the borders just found.
     #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge: the diagonal,
     #   or without a causal mask the ragged tile, if there is one.  It is one tile, because BLOCK_M
     #   is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.  The left edge comes before the
@@ -312,7 +312,7 @@ def _dkdv_kernel(
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # ================================================================== new
         # Step 9.17 -- Loop over the queries of this head: interior, right edge, diagonal.
-        #   As in step 8.15, between the borders just made.
+        #   As in step 8.15, between the borders just found.
         # BEGIN SOLUTION 9.17
         for start_m in range(inner, outer, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,

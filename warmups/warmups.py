@@ -9,7 +9,7 @@ it earns points.
     W.3  the sum of two vectors             Triton      problem 2
     W.4  the sum of each row up to the diagonal, with a mask    problems 2 and 4
     W.5  a product of matrices, in tiles, with tl.dot     problem 3
-    W.6  the online softmax of rows, longer than a tile   Triton      problem 3
+    W.6  the online softmax of rows longer than a tile    Triton      problem 3
     W.7  a kernel's launch, and its gradient              PyTorch     problems 2 and 8
     W.8  tiles for a kernel, and a prediction                         after problem 4
 
@@ -109,7 +109,7 @@ def _add_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK: tl.constexpr):
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x + y of x, y (N,), contiguous."""
+    """x + y for x and y (N,), contiguous."""
     z = torch.empty_like(x)
     _add_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, z, x.numel(), BLOCK=BLOCK)
     return z
@@ -171,7 +171,7 @@ def _matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, TILE: tl.constexpr):
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a b of a (M, K) and b (K, N), float16, contiguous -> (M, N), float32."""
+    """a b for a (M, K) and b (K, N), float16, contiguous -> (M, N), float32."""
     (M, K), N = a.shape, b.shape[1]
     c = torch.empty(M, N, device=a.device, dtype=torch.float32)
     _matmul_kernel[(triton.cdiv(M, TILE), triton.cdiv(N, TILE))](a, b, c, M, N, K, TILE=TILE)
@@ -299,7 +299,7 @@ def choose() -> tuple[dict, str, tuple[str, str]]:
     #   num_stages: 2 or more.
     #   fastest: "A", "B" or "C".  why: what slows each of the other two, in their order: two of
     #   "registers" (too few, so that some are spilled), "shared memory" and "little work" (in a
-    #   tile, for what is loaded).  The prediction is never wrong; on a GPU it is measured.
+    #   tile, for what is loaded).  The prediction is not graded; on a GPU it is checked.
     # BEGIN SOLUTION W.8
     BLOCK_M, BLOCK_N, num_warps, num_stages = 64, 32, 4, 3
     fastest = "A"
