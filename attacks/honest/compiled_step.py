@@ -51,10 +51,12 @@ class FlashAttention2Function(torch.autograd.Function):
         for j in range(0, NK, KEYS):
             n = slice(j, j + KEYS)
             kt, vt = k[:, :, n].float(), v[:, :, n].float()
-            p = torch.exp(q.float() @ kt.mT * scale - lse[..., None])
+            s = q.float() @ kt.mT * scale
             if ctx.is_causal:
-                keys = torch.arange(j, j + p.shape[-1], device=q.device)
-                p = p * (keys <= torch.arange(NQ, device=q.device)[:, None])
+                keys = torch.arange(j, j + s.shape[-1], device=q.device)
+                hidden = keys > torch.arange(NQ, device=q.device)[:, None]
+                s = s.masked_fill(hidden, float("-inf"))  # exp(s - lse) may overflow there
+            p = torch.exp(s - lse[..., None])
             ds = p * (do.float() @ vt.mT - shift[..., None]) * scale
             dv[:, :, n], dk[:, :, n] = p.mT @ do.float(), ds.mT @ q.float()
             dq += ds @ kt
