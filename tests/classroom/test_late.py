@@ -77,7 +77,7 @@ def test_work_late_by_unknown_days_has_no_points_until_a_person_says_them(
     ("Friday, November 20, 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
     ("Friday, 20 November 2026, 13:00", datetime(2026, 11, 20, 13, 0)),
     ("2026-11-30 23:59:00.500000000 Z", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
-    ("-", None), ("", None), ("tomorrow", None)])
+    ("-", None), ("", None), ("tomorrow", None), ("2026-11-30", None)])
 def test_times_as_systems_write_them(text, time):
     assert late.read(text) == time
 
