@@ -84,7 +84,7 @@ class Late:
 
 def read(text: str) -> datetime | None:
     """Read a time: 2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader
-    write it; None if it is none of these, or a date alone, which would be the day's first second."""
+    write it; None if it is none of these, or a date alone, which would mean its first second."""
     text = " ".join(text.split())  # newer versions of Moodle put another kind of space before PM
     text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text)  # Ruby puts a space before the zone
     with suppress(ValueError):
