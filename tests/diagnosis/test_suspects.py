@@ -185,7 +185,7 @@ def dq_of(mask, right=sinks):
     return ask
 
 
-def test_a_maximum_that_starts_at_0_beside_a_sink_logit_changes_no_usual_weights():
+def test_a_maximum_from_0_beside_a_sink_logit_changes_no_usual_weights():
     call = suspects.Call(attention_map.read(answer(sinks), SINKS, 1))
     right, zero = (call.program(suspects.Suspect(("max-starts-at-0",), begin=begin, sink=-3.0),
                                 0, 32, 16, slice(0, 32)) for begin in (-float("inf"), 0.0))
