@@ -147,9 +147,9 @@ def ranges(numbers: list[int] | tuple[int, ...], at_most: int | None = None) -> 
     return ", ".join(words[:at_most]) + ", ..." * (at_most is not None and len(words) > at_most)
 
 
-def either(words) -> str:
+def either(words, last: str = "or") -> str:
     """ "6.3, 6.4 or 6.8"."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def tensor_name(name: str) -> str:

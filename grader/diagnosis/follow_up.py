@@ -102,9 +102,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                      "text": told(red[0])}
     elif blank:  # the starter's raise is gone, and nothing stands in its place
-        said = (f"step{'s' * (len(blank) > 1)} "
-                f"{either(blank).replace(' or ', ' and ')} "
-                f"{'are' if len(blank) > 1 else 'is'} still empty.",)
+        said = (f"steps {either(blank, 'and')} are still empty." if len(blank) > 1 else
+                f"step {blank[0]} is still empty.",)
         diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
     elif finding.id in OF_ANOTHER:
         diagnosis = {"id": f"pattern-{finding.id}", "kind": "pattern", "text": finding.seen}
