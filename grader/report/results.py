@@ -65,8 +65,8 @@ class StepCheck:
         seen = [re.sub(rf"^{re.escape(self.place)}(:\d+)?: ", "", line) if self.place else line
                 for line in self.seen]
         if quoted:  # what crashed quotes the line, too, and guesses
-            guess = (rf"(: {re.escape(quoted)}(\nThe mask is missing.*)?"
-                     r"|\. (The mask is missing|Try: make the shapes|Try: tl.dot needs).*)$")
+            guess = (rf"(: {re.escape(quoted)}(\nEither the mask.*)?"
+                     r"|\. (Either the mask|Try: make the shapes|Try: tl.dot needs).*)$")
             seen = [re.sub(guess, ".", line, flags=re.M) for line in seen]
         if self.given and seen:
             end = "" if seen[0].endswith((".", "?")) else "."

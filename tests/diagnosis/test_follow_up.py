@@ -244,4 +244,4 @@ def test_another_case_is_told_in_one_line_with_the_line_of_the_file(tmp_path):
                        change=without_markers)
     check = next(check for check in result.checks if check.outcome != "pass")
     said = next(line for line in check.lines if line.startswith("In another case (B=2, H=3,"))
-    assert "): problem_4.py:" in said and " of q_ptr: " in said and ". They are rows " in said
+    assert "): problem_4.py:" in said and " of q_ptr: " in said and ". They are in rows " in said

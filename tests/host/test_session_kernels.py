@@ -33,7 +33,8 @@ def compiler():
         yield session
 
 
-ADVICE = "The mask is missing or wrong, or the address is: its tile, stride, head or batch."
+ADVICE = ("Either the mask is missing or wrong, or the address is wrong: check its tile and "
+          "strides.")
 
 
 @pytest.mark.parametrize("entry, id, said", [

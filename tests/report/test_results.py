@@ -189,13 +189,13 @@ def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
         "Query 1 does not see key 1. Given: N=40."]),
     ({"says": "", "change": "`tl.load(p)`. mask= is missing or wrong.", "seen": (
         "problem_4.py:77:9: tl.load reads 3 numbers outside every tensor: tl.load(p)\n"
-        "They are rows 5-7 of the (16, 32) tile. The mask is missing or wrong, or more.",)}, [
+        "They are in rows 5-7 of the (16, 32) tile. Either the mask is wrong, or more.",)}, [
         "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
         "tl.load reads 3 numbers outside every tensor.\n"
-        "They are rows 5-7 of the (16, 32) tile. Given: N=40."]),
+        "They are in rows 5-7 of the (16, 32) tile. Given: N=40."]),
     ({"says": "", "change": "`tl.load(p)`. mask= is missing or wrong.", "seen": (
         "tl.load reads 3 numbers outside every tensor: tl.load(p)\n"
-        "The mask is missing or wrong, or more.",)}, [
+        "Either the mask is missing or wrong, or more.",)}, [
         "problem_4.py:77: `tl.load(p)`. mask= is missing or wrong.",
         "tl.load reads 3 numbers outside every tensor. Given: N=40."]),
     ({"says": "", "change": "`p - m[None, :]`. `m[None, :]` is a row, but a column is needed.",

@@ -14,15 +14,18 @@ class OutOfBounds(IndexError):
     """A lane that no mask turns off reads or writes outside all tensors.
 
     tensor: the kernel's name for the tensor that the pointer was made from.  lanes: which lanes.
+    address: what to check of the address, if more is known of the tensors than where they are.
     """
 
-    def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
+    def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = "",
+                 address: str = ""):
         call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
         self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside "
                      + (f"the tensor of {tensor}" if tensor else "every tensor"))
         self.wants = f"{'They are' if count > 1 else 'It is'} {lanes}. " * bool(lanes) + (
-            "The mask is missing or wrong, or the address is: its tile, stride, head or batch")
+            "Either the mask is missing or wrong, or the address is wrong"
+            + f": check its {address}" * bool(address))
         super().__init__(f"{self.what}. {self.wants}")
 
 
@@ -54,9 +57,13 @@ class Bounds(Listener):
         outside = access.lanes & ~inside
         if not outside.any():
             return
-        tensor = tensor_of(access, self.named())
+        named = self.named()
+        address = "tile and strides" if named else ""
+        if any(len(shape) > 2 for *_, shape, _ in named):
+            address = "tile, strides, head and batch entry"
+        tensor = tensor_of(access, named)
         if tensor is None:
-            raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
+            raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside), address)
         name, *place = tensor
         here = _heads(tile, *place)
         outside = access.lanes & (here < 0)  # the rest of a view's storage counts as outside, too
@@ -64,8 +71,10 @@ class Bounds(Listener):
         own = here[access.lanes & (here >= 0)][:1]
         if lanes and own.size and (
                 other := access.lanes & (here >= 0) & (here != own)).any():
-            lanes += f" (in another head: {_lanes(other, whole=False)})"
-        raise OutOfBounds(verb, int(outside.sum()), name, lanes)
+            more = int(other.sum())
+            there = f"{more} more, {_lanes(other, whole=False)},".replace(", ,", "")
+            lanes += f"; {there} {'are' if more > 1 else 'is'} in another head"
+        raise OutOfBounds(verb, int(outside.sum()), name, lanes, address)
 
 
 def tensor_of(access: Access, named: list[tuple]) -> tuple | None:
@@ -102,7 +111,7 @@ def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strid
 
 
 def _lanes(outside: np.ndarray, whole: bool = True) -> str:
-    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "elements 40-63 of 64"; "" for a
+    """Where the lanes are: "in rows 40-63 of the (64, 16) tile", "elements 40-63 of 64"; "" for a
     single one.  whole: say the size of the tile, too."""
     if outside.size == 1:
         return ""
@@ -114,9 +123,10 @@ def _lanes(outside: np.ndarray, whole: bool = True) -> str:
         if len(at) < outside.shape[axis]:
             span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
             said.append(name + span)
-    if outside.ndim == 1 and whole and not said:
-        return f"{'all' if outside.all() else 'among the'} {outside.size} elements"
     size = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
-    if not said and not outside.all():
-        return f"in {size}" if whole else "some"
-    return (" and ".join(said) or "all") + f" of {size}" * whole
+    if said:
+        return "in " * (outside.ndim > 1) + ", ".join(said) + f" of {size}" * whole
+    if not whole:
+        return ""
+    tile = f" of {size}" * (outside.ndim > 1)
+    return f"{'all' if outside.all() else 'among the'} {outside.size} elements{tile}"

@@ -330,10 +330,11 @@ def _source_line(path: str, line: int | None) -> str:
 def _traceback(chain: list[BaseException], wrappers: int, path: str, sentence: str) -> str:
     """The student's own frames, one line each, from the call to the error, without those of Triton
     and PyTorch.  The first errors of the chain, which only wrap another, add nothing but their
-    frames; neither does one that the sentence quotes in full."""
+    frames; neither does one that the sentence says in full."""
     cause = chain[wrappers]
     rows = [row for error in chain[:wrappers + 1] for row in _told(error, path)]
-    if (said := _text(cause).strip()) not in sentence:
+    said = _text(cause).strip()
+    if said not in sentence and not isinstance(cause, OutOfBounds):
         rows.append(f"{type(cause).__name__}: {said}")
     for error in chain[wrappers + 1:]:
         rows = [*_told(error, path), f"{type(error).__name__}: {_text(error)}", *rows]

@@ -25,7 +25,7 @@ def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> st
     return str(caught.value)
 
 
-ADVICE = "The mask is missing or wrong, or the address is: its tile, stride, head or batch"
+ADVICE = "Either the mask is missing or wrong, or the address is wrong: check its tile and strides"
 
 
 def test_lanes_outside_are_told_with_their_tensor_as_loads_or_stores():
@@ -46,12 +46,12 @@ def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
 
 
 @pytest.mark.parametrize("rows, columns, step, first, said", [
-    (16, 8, 8, 0, "y_ptr. They are rows 12-15 of the (16, 8) tile"),
-    (4, 16, 0, 92, "y_ptr. They are columns 8-15 of the (4, 16) tile"),
-    (10, 12, 10, 0, "y_ptr. They are row 9 and columns 10-11 of the (10, 12) tile"),
-    (4, 8, 8, 101, "y_ptr. They are all of the (4, 8) tile"),
-    (4, 4, 31, 99, "y_ptr. They are in the (4, 4) tile"),  # all but one
-    (4, 8, 8, 1 << 30, "every tensor. They are all of the (4, 8) tile"),  # near none
+    (16, 8, 8, 0, "y_ptr. They are in rows 12-15 of the (16, 8) tile"),
+    (4, 16, 0, 92, "y_ptr. They are in columns 8-15 of the (4, 16) tile"),
+    (10, 12, 10, 0, "y_ptr. They are in row 9, columns 10-11 of the (10, 12) tile"),
+    (4, 8, 8, 101, "y_ptr. They are all 32 elements of the (4, 8) tile"),
+    (4, 4, 31, 99, "y_ptr. They are among the 16 elements of the (4, 4) tile"),  # all but one
+    (4, 8, 8, 1 << 30, "every tensor. They are all 32 elements of the (4, 8) tile"),  # near none
 ])
 def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
     tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
@@ -69,12 +69,21 @@ def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
 def test_rows_of_another_head_are_told_apart_from_those_outside():
     heads = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 50, 10, 1])
     tile = 20_000 + 4 * (10 * np.arange(16)[:, None] + np.arange(10))
-    assert "They are rows 10-15 of the (16, 10) tile (in another head: rows 5-9). " in outside(
-        tile, tensors=[X, heads])
+    assert ("They are in rows 10-15 of the (16, 10) tile; 50 more, in rows 5-9, are in another "
+            "head. ") in outside(tile, tensors=[X, heads])
     strided = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 10, 20, 1])  # head by head in each row
     rows = 20_000 + 4 * (10 + 20 * np.arange(16)[:, None] + np.arange(10))
-    assert "They are rows 5-15 of the (16, 10) tile. " in outside(rows, tensors=[X, strided])
+    assert "They are in rows 5-15 of the (16, 10) tile. " in outside(rows, tensors=[X, strided])
 
 
 def test_a_single_number_outside_has_no_lanes():
     assert outside(20_400) == f"tl.load reads 1 number outside the tensor of y_ptr. {ADVICE}"
+
+
+def test_only_where_there_are_heads_is_a_head_to_be_checked():
+    heads = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 50, 10, 1])
+    wrong = "or the address is wrong"
+    assert outside(20_400).endswith(f"{wrong}: check its tile and strides")
+    assert outside(20_400, tensors=[X, heads]).endswith(
+        f"{wrong}: check its tile, strides, head and batch entry")
+    assert outside(20_400, tensors=[]).endswith(wrong)  # a step, of whose tensors less is known

@@ -178,12 +178,13 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["sentence"] == (
         "tl.load reads 1008 numbers outside the tensor of k_ptr: tl.load(ptrs)\n"
-        "They are rows 1-63 of the (64, 16) tile. The mask is missing or wrong, or the address is: "
-        "its tile, stride, head or batch.")
+        "They are in rows 1-63 of the (64, 16) tile. Either the mask is missing or wrong, or the "
+        "address is wrong.")
+    assert found["detail"] == "problem_3.py:2 in <module>: tl.load(ptrs)"  # no sentence twice
 
 
 def _reads_outside():
-    raise OutOfBounds("reads", 1008, "k_ptr", "rows 1-63 of the (64, 16) tile")
+    raise OutOfBounds("reads", 1008, "k_ptr", "in rows 1-63 of the (64, 16) tile")
 
 
 def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):
