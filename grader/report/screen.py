@@ -362,7 +362,7 @@ def _bare(label: str) -> str:
 def _is_one_case(check: Check) -> bool:
     """Whether the check is a single case, and not the tile borders, configurations or
     compilation."""
-    return check.name.startswith("robust/") and check.name not in (
+    return check.name.startswith(("robust/", "beyond/")) and check.name not in (
         "robust/contract", "robust/configurations")
 
 

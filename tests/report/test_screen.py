@@ -59,8 +59,8 @@ def test_robust_cases_that_pass_share_a_line():
     robust[2] = replace(robust[2], name="beyond/a")
     text = printed(io.StringIO(), check("pass"), *robust)
     assert text.count("Passed!") == 2
-    assert ("✅ P3 Robust Test Passed! (2 cases; (H=2, L=67) float16, gradients; 33 cases at the "
-            "borders of its\n     tiles (32))\n" in text)
+    assert ("✅ P3 Robust Test Passed! (3 cases; 33 cases at the borders of its tiles (32))\n"
+            in text)
     assert printed(io.StringIO(), *robust, verbose=True).count("Passed!") == 4
 
 
