@@ -171,6 +171,12 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         of_q, of_k = _PLANTED[case.family]
         q[..., 0] = _from_to(of_q, case.N)
         k[..., 0] = _from_to(of_k, case.n_keys) / _scale(case)
+        if case.dtype != torch.float32 and not isinstance(of_q, tuple):
+            # Else kernels that round q after scaling it would move all scores of a row together,
+            # just as an lse in 16 bits does.
+            pair = _exact_if_scaled(of_q, _scale(case), case.dtype)
+            q[..., :2] = pair
+            k[..., :2] = k[..., :1] * of_q / pair.sum()
     elif case.family != "randn":
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
@@ -208,6 +214,17 @@ _PLANTED = {
     "signs": (4.0, (-50.0, 15.0)),
     "levels": ((0.0, 20.0), 20.0),  # each row has its own level
 }
+
+
+@functools.cache
+def _exact_if_scaled(near: float, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Two numbers near this one whose sum is the most exact if both are rounded to 16 bits after
+    they are multiplied by the scale, with or without log2(e)."""
+    numbers = torch.linspace(0.75 * near, 1.5 * near, 385).to(dtype).double()
+    exact = numbers[:, None] * scale * torch.tensor([1, 1 / math.log(2)])
+    lost = exact.to(dtype) - exact
+    most = (lost[:, None] + lost).abs().amax(-1)
+    return numbers[list(divmod(int(most.argmin()), len(numbers)))]
 
 
 def _from_to(ends: float | tuple[float, float], n: int) -> float | torch.Tensor:

@@ -1,5 +1,6 @@
 """What a case is made into: a seed gives the same bytes, each family and layout what it says."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -233,6 +234,17 @@ def test_rising_raises_the_maximum_in_every_tile():
     q, k = (inputs.build(case, 0).tensors[name].double() for name in "qk")
     tiles = (q @ k.mT / 32**0.5).unflatten(-1, (4, 64)).amax(-1)[0, 0]
     assert (tiles.diff(dim=-1) > 0).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("family", ["rising", "falling", "shift-"])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 0.004), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("D", [16, 17, 32, 48, 64, 128])
+def test_planted_scores_stay_if_q_is_rounded_after_scaling(D, dtype, most, family):
+    case = Case(3, "robust", 64, D=D, dtype=dtype, family=family)
+    q, k = (inputs.build(case, 0).tensors[name][0, 0, :, :2].double() for name in "qk")
+    for factor in D**-0.5, D**-0.5 / math.log(2):
+        rounded = (q * factor).to(dtype).double() / factor
+        assert ((rounded - q) @ k.mT).abs().max() * D**-0.5 < most
 
 
 def test_needles_put_most_weight_on_one_key_a_row():
