@@ -37,7 +37,8 @@ class Suspect(NamedTuple):
     factor, base: of the scores, the factor where tiles says so, of the first query, the first key
     and whether it is masked; update: as in named.UPDATES; read_k, read_v: the first key that a tile
     of k or v is read from, by the first query, the first key and the loop's; begin: the maximum at
-    first; sink: the logit of the sink; end: the weights, of acc, l_i and m_i.
+    first; sink: the logit of the sink; exchanged: whether k is in the place of q, and q in that of
+    k; end: the weights, of acc, l_i and m_i.
     """
 
     mistake: tuple
@@ -52,6 +53,7 @@ class Suspect(NamedTuple):
     read_v: Callable[[int, int, int], int] | None = None
     begin: float = -np.inf
     sink: float | None = None
+    exchanged: bool = False
     end: Callable = lambda acc, l_i, m_i: acc / l_i[:, None]
 
 
@@ -129,6 +131,9 @@ class Call:
         room = -(-self.N // 128) * 128 + 128  # keys past the end, read as 0
         self.s = np.zeros((len(self.found), room))
         self.s[:, :self.N] = matrix.scores.numpy() / self.scale
+        self.turned = np.zeros_like(self.s)
+        if len(self.found) == self.N:
+            self.turned[:, :self.N] = self.s[:, :self.N].T
         self.ages = np.subtract.outer(np.arange(len(self.found)), np.arange(self.N))
         self.loops, self.wanted = functools.cache(self.loops), functools.cache(self.wanted)
         self.eye, self.wrong = np.eye(room), matrix.wrong.any(1).nonzero().flatten().tolist()
@@ -235,6 +240,8 @@ class Call:
                 if sink != own:
                     yield Suspect(("sink-logit-wrong", f"of query head {self.matrix.head} is that "
                                    f"of head {h}"), sink=sink)
+        if case.n_keys == case.N and case.HQ == case.HKV:
+            yield Suspect(("q-and-k-exchanged",), exchanged=True)
         yield Suspect(("max-starts-at-0",), begin=0.0)
         yield Suspect(("not-normalised",), end=lambda acc, l_i, m_i: acc)
         yield Suspect(("divided-by-the-max",), end=lambda acc, l_i, m_i: acc / m_i[:, None])
@@ -342,7 +349,7 @@ class Call:
                 ) -> np.ndarray | None:
         """The weights of one program's queries, of these rows, (queries, keys)."""
         visits = self.wanted(start, BM, BN) if one.loop is None else one.loop(start, BM, BN)
-        s = self.s[these]
+        s = (self.turned if one.exchanged else self.s)[these]
         if self.matrix.backward:
             return self.recomputed(one, visits, start, BN, these)
         query = np.arange(these.start, these.stop)[:, None]

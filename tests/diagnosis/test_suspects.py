@@ -121,6 +121,14 @@ def answer(mask, M=32, T=16, loop=every_tile, step=update, factor=1.0,
     return ask
 
 
+def exchanged(ask):
+    """The answer with k in the place of q, and q in that of k."""
+    def turned(built):
+        t = built.tensors
+        return ask(replace(built, tensors=t | {"q": t["k"], "k": t["q"]}))
+    return turned
+
+
 def named(case, ask) -> tuple[str, str]:
     matrix = attention_map.read(ask, case, 1)
     assert bool(matrix.wrong.any())
@@ -135,6 +143,7 @@ def named(case, ask) -> tuple[str, str]:
      "max-of-hidden-keys"),
     (CAUSAL, answer(causal, 64, 32, visits, factor=0.25), "scale-twice"),
     (CAUSAL, answer(causal, 64, 32, factor=1.4427), "log2e-twice"),
+    (CAUSAL, exchanged(answer(causal, 64, 32)), "q-and-k-exchanged"),
     (replace(SINKS, window=40, sinks=20), answer(sinks, loop=sinks_and_window),
      "sinks-counted-twice"),
     (CAUSAL, answer(causal, 32, 16, v_at=lambda at, start: 0), "tile-not-advanced"),
