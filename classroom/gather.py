@@ -17,6 +17,7 @@ import re
 import stat
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections import Counter, defaultdict
@@ -31,6 +32,7 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from classroom import late, notebooks, roster
+from grader.assignment import submission
 from grader.assignment.record import sha256
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
@@ -41,9 +43,10 @@ PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
 NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
                     re.IGNORECASE | re.DOTALL)
 CODE = (".py", ".ipynb")
-MARKED = re.compile(r"^[ \t]*# BEGIN SOLUTION (\d)\.\d+", re.MULTILINE)
-GIVEN = {"autograder.py", "autograder_optional.py", "reference.py", "warmups.py", "exercises.py",
-         "__init__.py"}  # files of the assignment that no one has to hand in
+GIVEN = re.compile(  # files of the assignment and the like, in which no one writes an answer
+    r"(autograder(_optional)?|reference|warmups|exercises|__init__)\.py|.*\.pyc|"
+    r"(readme|licen[cs]e|agents)(\.\w+)?|(exercises|submission)\.json|"
+    r"(requirements|timestamp)\.txt", re.IGNORECASE)
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 PACKED = (*ARCHIVES, ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst")  # the others are not opened
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
@@ -60,12 +63,12 @@ GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of sub
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
 NESTED = 2  # levels of archives in an archive
 MOST_ARCHIVES = 8  # of one student, beside or in each other
-MOST_CODE = 100  # other files of one student that are looked into, and copies of one file
+MOST_CODE = 100  # files of one student that are looked into, and copies of one file
 MOST_ENTRIES = 20_000  # in a folder or an archive
 MOST_NOTEBOOK = 16 << 20  # bytes
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
 MOST_HANDED_IN = 256 << 20  # bytes of an archive that is all that a student handed in
-MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
+MOST_REPORTED = 8 << 20  # bytes of a document, and of a student's own report: usually 200 kB
 MOST_KEPT = 8 << 20  # bytes of a student of whom something is refused
 NOT_KEPT = "not kept.txt"  # a list of what is more
 LITTER = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}  # of systems, handed in by no one
@@ -413,14 +416,17 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
     """The student with the problem files, wherever they are, if there is one candidate for each: a
     file of the right name, else one of nearly that name or with that problem's code in it.  Of
     several that differ none is chosen, nor what has the code of another problem, nor what is
-    hidden.  Raises Refused: nothing can be accepted.
+    hidden, nor a file in which nothing is written if its code may be in another one.  Raises
+    Refused: nothing can be accepted.
     """
     given, (members, shut) = members, _opened(members, opened)
     exact, near, others, hidden = defaultdict(list), defaultdict(list), [], []
     members = sorted((member for member in members if not INSTALLED & {*member.path.parts}), key=(
-        lambda member: (not _may_be_taken(*member.path.parts), len(member.path.parts),
-                        member.path)))
-    inside = {member: _stages_in(member) for member in islice(filter(_is_code, members), MOST_CODE)}
+        lambda member: (not _may_be_taken(*member.path.parts), not _is_code(member),
+                        len(member.path.parts), member.path)))
+    inside = {member: _stages_in(member) for member in islice((
+        member for member in members if _is_code(member) or _may_be_taken(*member.path.parts)
+        and not GIVEN.fullmatch(member.path.name)), MOST_CODE)}
     for member in members:
         match = NEARLY.fullmatch(member.path.name)
         if not _may_be_taken(*member.path.parts):
@@ -429,9 +435,9 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
             exact[int(match[1])].append(member)
         elif match:
             near[int(match[1])].append(member)
-        elif _is_code(member) and member.path.name not in GIVEN:
+        elif not GIVEN.fullmatch(member.path.name):
             others.append(member)
-    loose = [member for member in inside if member not in hidden
+    loose = [member for member in inside if _is_code(member) and member not in hidden
              and not PROBLEM.fullmatch(member.path.name)]
     swapped = {member: inside[member] for stage, theirs in exact.items() for member in theirs
                if inside.get(member) and stage not in inside[member]}
@@ -454,24 +460,36 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
     if given and not (files or refused or any(near.values())):
         raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
                       f"{_names(members or given)}")
-    for stage in STAGES.keys() - files.keys() - refused.keys():
-        may_be = near[stage] + [member for member in others if member not in used and (
-            stage in (about := inside.get(member, ())) or not about
-            and _has_number(stage, member, home))]
+    is_beside = shut or others or any(near.values()) or any(
+        inside.get(member) or _is_named(None, member) for member in hidden)
+    blank = {stage for stage in files if is_beside and _is_blank(stage, files[stage])}
+    is_all = bool(blank) and not refused and blank == files.keys()
+    for stage in STAGES.keys() - (files.keys() - blank) - refused.keys():
+        may_be = near[stage] + [member for member in others if stage in (
+            about := inside.get(member, ())) or not about and (
+                is_all or _is_code(member) and _has_number(stage, member, home))]
         may_be += [member for member in (*swapped, *hidden) if stage in inside.get(member, ())
                    or member in hidden and _is_named(stage, member)]
-        if may_be or shut:
-            refused[stage] = f"want problem_{stage}.py; got " + _names(may_be) if may_be else \
-                f"problem_{stage}.py may be in what could not be opened: {'; '.join(shut)}"
+        may_be = [member for member in may_be if member not in used and not (
+            stage in blank and _adds_nothing(stage, member))]
+        where = _names(may_be) or "what could not be opened: " + "; ".join(shut)
+        if (may_be or shut) and stage in blank:
+            del files[stage]
+            refused[stage] = f"nothing is written in it, and its code may be in {where}"
+        elif may_be or shut:
+            refused[stage] = f"want problem_{stage}.py; got {where}" if may_be else \
+                f"problem_{stage}.py may be in {where}"
     notes = []
     for stage in exact:
-        if stage in files and (beside := [member for member in near[stage] if member in inside
-                                          and member not in used and not inside[member]]):
+        if stage in files and (beside := [
+                member for member in near[stage] if _is_code(member) and member not in used
+                and inside.get(member) == set()]):
             notes.append(f"{_names(beside)} lies beside problem_{stage}.py, which was taken")
     aside = [f"{_names([member])} was taken as problem_{stage}.py" for member, stage in used.items()
-             if member.path != home / f"problem_{stage}.py"]
+             if stage in files and member.path != home / f"problem_{stage}.py"]
     aside += [*notes, *(f"not opened: {why}" for why in shut)]
-    if unread := [member for member in others if member not in used]:
+    if unread := [member for member in others if member not in used and (
+            blank or _is_code(member) or inside.get(member))]:
         aside.append(f"not graded, as it is not the file of one problem: {_names(unread)}")
     report = b""
     with suppress(Refused):
@@ -549,20 +567,49 @@ def _is_code(member: Member) -> bool:
 
 def _stages_in(member: Member) -> set[int]:
     """The stages that the code may be for: that of its step markers, or those whose function it
-    has."""
+    has, in a text of another kind anywhere in a line."""
+    begins, read = (r"^[ \t]*", _code) if _is_code(member) else ("", _prose)
     try:
-        text = _code(member).replace(b"\0", b"").decode(errors="replace")  # perhaps of UTF-16
+        text = read(member).replace(b"\0", b"").decode(errors="replace")  # perhaps of UTF-16
     except Refused:
         return set()
-    return {int(number) for number in MARKED.findall(text)} & {*STAGES} or {
+    found = re.findall(rf"{begins}# BEGIN SOLUTION (\d)\.\d+", text, re.MULTILINE)
+    return {*map(int, found)} & {*STAGES} or {
         number for number, stage in STAGES.items()
-        if re.search(rf"^(?:def|class) +{stage.entry}\b", text, re.MULTILINE)}
+        if re.search(rf"{begins[:1]}(?:def|class) +{stage.entry}\b", text, re.MULTILINE)}
 
 
-def _is_named(stage: int, member: Member) -> bool:
-    """Whether it is code, compiled or not, of nearly the right name."""
+def _prose(member: Member) -> bytes:
+    """The text of a file that is no code: of a .docx or .odt, what is between its tags."""
+    data = member.read(MOST_REPORTED)
+    with suppress(*UNREADABLE), zipfile.ZipFile(io.BytesIO(data)) as document:
+        for name in {"word/document.xml", "content.xml"} & {*document.namelist()}:
+            with document.open(name) as text:
+                data = re.sub(rb"<[^>]*>", b"", text.read(MOST_REPORTED))
+    return data[:MAX_BYTES]
+
+
+def _is_blank(stage: int, code: bytes) -> bool:
+    """Whether nothing is written in a file, except perhaps what was copied from earlier ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "problem.py").write_bytes(code)
+        file = submission.read(Path(folder), "problem.py", STAGES[stage].entry)
+    return file.state == "not_started" or bool(file.steps) and {
+        step.id for step in file.steps if not step.origin} <= {*file.blank_new}
+
+
+def _adds_nothing(stage: int, member: Member) -> bool:
+    """Whether a file is compiled, or nothing is written in it, either."""
+    with suppress(Refused):
+        return member.path.suffix == ".pyc" or _is_blank(
+            stage, _code(member) if _is_code(member) else member.read(MAX_BYTES))
+    return False
+
+
+def _is_named(stage: int | None, member: Member) -> bool:
+    """Whether it is code, compiled or not, of nearly the right name; None: of any stage's."""
     match = NEARLY.fullmatch(member.path.name)
-    return bool(match) and int(match[1]) == stage and (
+    return bool(match) and stage in (None, int(match[1])) and (
         _is_code(member) or member.path.suffix == ".pyc")
 
 

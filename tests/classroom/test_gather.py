@@ -176,6 +176,7 @@ def test_what_a_system_added_is_not_handed_in_and_an_empty_archive_is(tmp_path):
     ({"rest.rar": "Rar!"}, None,
      "could not be opened: want a folder, a .zip or a .tar.gz; got rest.rar"),
     ({"rest.zip": "PK"}, None, "rest.zip: cannot read the archive"),
+    ({"solution.txt": RIGHT}, None, "want problem_3.py; got solution.txt"),
     ({"utils.py": "x = 1"}, None, ""), ({"report.pdf": "x"}, None, "")])
 def test_nothing_that_may_be_a_file_is_skipped_or_chosen_by_its_content(
         tmp_path, beside, file, refused):
@@ -188,6 +189,49 @@ def test_nothing_that_may_be_a_file_is_skipped_or_chosen_by_its_content(
     assert refused in student.refused.get(3, "") and bool(refused) == (3 in student.refused)
     assert any(name in line for name in beside for line in (
         *student.aside, *student.refused.values(), "report.pdf"))
+
+
+@pytest.mark.parametrize("written", ["", "# later\n", BLANK])
+@pytest.mark.parametrize("name", [
+    "solution.txt", "my work.docx", "notes.odt", "problem_3.docx", "problem_3.py~", "rest.rar",
+    "__pycache__/problem_3.py", ".ipynb_checkpoints/problem_3-checkpoint.py", "p3.py", ".work/a.py",
+    "rest.zip"])
+def test_code_beside_a_file_with_nothing_in_it_is_for_a_person(tmp_path, written, name):
+    make(tmp_path, {"anna": ANNA | {3: written}})
+    path = tmp_path / "anna" / name
+    path.parent.mkdir(exist_ok=True)
+    if name in ("my work.docx", "notes.odt"):
+        zipped(path, {"content.xml" if name[-1] == "t" else "word/document.xml":
+                      "<w:t>def </w:t><w:t>flash_attention_forward</w:t>(q, k, v):"})
+    else:
+        path.write_text("x = 1" if name == "p3.py" else RIGHT)
+    student = only(tmp_path)
+    assert student.files.keys() == {1, 2}
+    assert student.refused[3].startswith("nothing is written in it, and its code may be in ")
+    assert name in student.refused[3]
+
+
+def test_of_whom_nothing_is_written_in_any_file_a_person_sees_the_rest(tmp_path):
+    make(tmp_path, {"anna": {3: BLANK}, "ben": {2: "two", 3: BLANK}})
+    for name in ("anna", "ben"):
+        (tmp_path / name / "photo.jpg").write_text("x")
+    anna, ben = gather(tmp_path)
+    assert anna.refused[3] == "nothing is written in it, and its code may be in photo.jpg"
+    assert ben.files.keys() == {2, 3} and not ben.refused
+    assert ben.aside == ("not graded, as it is not the file of one problem: photo.jpg",)
+
+
+def test_beside_a_file_with_nothing_in_it_the_ordinary_says_nothing(tmp_path):
+    make(tmp_path, {"anna": {2: "two", 3: BLANK, 4: ""}, "anna/old": {3: BLANK}})
+    for name in (".DS_Store", "README.md", "LICENSE", ".git/problem_3.py",
+                 "__pycache__/problem_3.cpython-313.pyc", "problem_4.pyc", "submission.json",
+                 ".gitignore", "site-packages/problem_3.py"):
+        (tmp_path / "anna" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "anna" / name).write_text(RIGHT)
+    (tmp_path / "anna/problem_3.py~").write_text(BLANK)
+    student = only(tmp_path)
+    assert student.refused == {} and student.files.keys() == {2, 3, 4}
+    assert not student.aside and student.notes == ("problem_4.py is empty",)
 
 
 def test_code_of_another_name_with_the_number_of_a_missing_file_is_not_missing(tmp_path):
