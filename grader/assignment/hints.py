@@ -51,12 +51,20 @@ def _chapter(step: str) -> str:
 def look_at(stage: Stage, *steps: str, marked: bool = True) -> str:
     """A sentence on the steps to look at again, or, for a file that has none, on the course's."""
     if not marked:
-        return (f"The course covers this in step {either(steps)}. For a hint: python "
-                f"{grader_of(stage.number)} --hint {steps[0]}")
+        return (f"The course covers this in step {either(steps)}. For a hint: "
+                + _command(stage, steps[0]))
     origin = stage.origins.get(steps[0], "")  # its hints say more
     copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
-    return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
-            f"--hint {origin or steps[0]}")
+    return f"look at step {either(steps)}{copied}; more: {_command(stage, origin or steps[0])}"
+
+
+def for_a_hint(stage: Stage, step: str) -> str:
+    """How to ask for a hint of a step that something else has named."""
+    return f"for a hint: {_command(stage, stage.origins.get(step) or step)}"
+
+
+def _command(stage: Stage, step: str) -> str:
+    return f"python {grader_of(stage.number)} --hint {step}"
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -134,6 +134,7 @@ WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w
 
 ROUNDED_LSE = ("Every value of lse fits in 16 bits, so it was rounded to them, and the backward "
                "uses it.")
+SMALL_ERROR = "An error this small usually comes from rounding to 16 bits."
 JUST_ROUNDED = 0.01  # a row nearer to the right one than this is not called a multiple of it
 ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
 
@@ -251,7 +252,7 @@ def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | 
     or spoil some far more."""
     even = float((rows > verdict.fro / 4).double().mean()) > 0.7  # by chance, 0.8
     if even and verdict.row < 8 * verdict.fro < 8 * max(ROUNDING, 2 * verdict.fro_limit):
-        return "rounded", "An error this small usually comes from rounding to 16 bits."
+        return "rounded", SMALL_ERROR
     return None
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from grader.assignment.hints import for_a_hint
 from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import Built
@@ -19,6 +20,7 @@ from grader.diagnosis import attention_map, drawing, sums, suspects, wrong_gradi
 from grader.diagnosis.deduce import deduce
 from grader.diagnosis.describe import (
     ROUNDED_LSE,
+    SMALL_ERROR,
     Finding,
     describe,
     is_rounded,
@@ -29,7 +31,7 @@ from grader.diagnosis.isolating import Thing, in_words, isolate
 from grader.diagnosis.samples import Sample, Samples, general
 from grader.host.options import Options
 from grader.host.session import Session
-from grader.report.results import Check, told
+from grader.report.results import STEP_EMPTY, Check, told
 from grader.step_checks import mistakes
 from grader.text import either, sentence
 
@@ -102,9 +104,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                      "text": told(red[0])}
     elif blank:  # the starter's raise is gone, and nothing stands in its place
-        said = (f"steps {either(blank, 'and')} are still empty." if len(blank) > 1 else
-                f"step {blank[0]} is still empty.",)
-        diagnosis = {"id": "step-empty", "kind": "step", "text": said[0]}
+        said = (f"Steps {either(blank, 'and')} are still empty." if len(blank) > 1 else
+                f"Step {blank[0]} is still empty.",)
+        diagnosis = {"id": STEP_EMPTY, "kind": "step", "text": said[0]}
     elif finding.id in OF_ANOTHER:
         diagnosis = {"id": f"pattern-{finding.id}", "kind": "pattern", "text": finding.seen}
     else:
@@ -114,12 +116,17 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             plain is not None and "o" in plain.got and plain.verdicts["o"].fro > ROUNDED)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
+        if narrow or ROUNDED_LSE in said:  # says what is rounded
+            finding = replace(finding, what=tuple(
+                line for line in finding.what if line != SMALL_ERROR))
         if any(error.outcome == "timeout" for _, error in failures):
             said += ("Another call timed out, so less is known about the mistake.",)
     steps = steps or stage.steps_of(finding.places)
     diagnosis["step"] = marked and either([step for step in steps if step not in right]) or None
     check = describe(check, finding, stage, steps, seen=said, advice=advice, right=right,
                      marked=marked, changed=changed)
+    if diagnosis["id"] == STEP_EMPTY:  # the sentence names the steps
+        check = replace(check, look_at=for_a_hint(stage, blank[0]))
     picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
         drawing.plot(matrix, options.plot)

@@ -10,6 +10,7 @@ from grader.course.stages import Stage
 from grader.course.trace import Trace, arithmetic
 from grader.report.results import Check
 from grader.sandbox.wire import LONGEST
+from grader.text import either
 
 # How many numbers PyTorch may compute, as a multiple of those in inputs and outputs: enough for
 # scaling, delta and sums over a group.  Stage 2 is itself a sum of products, so there PyTorch may
@@ -36,7 +37,8 @@ def _products(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if not forward and not backward:
         return []
     lines = {operation.packet: operation.line for operation in reversed(forward or backward)}
-    names = ", ".join(f"{name}{_at(stage, line)}" for name, line in sorted(lines.items())[:4])
+    names = either([f"{name}{_at(stage, line)}" for name, line in sorted(lines.items())[:4]],
+                   "and")
     allowed = ("PyTorch may allocate, cast, pad, move and reduce, and add up the heads of a group; "
                "matrix products and the softmax belong in your kernel.")
     if not stage.needs_triton:

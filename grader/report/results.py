@@ -16,6 +16,7 @@ from grader.host import files
 
 FORMAT = 1  # of the JSON
 LINES, WIDTH = 12, 75  # of what is said of a case, in a report
+STEP_EMPTY = "step-empty"  # diagnosis: nothing stands in a step, not even the starter's raise
 RAISE_LEFT = "raise-left"  # mistake: the step is written, but the starter's raise is still there
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"  # lights
 
@@ -217,10 +218,13 @@ class StageResult:
 
     @property
     def to_fix(self) -> str:
-        """What to do before the next run, "fix step 3.5": a red step, or the one a case points
-        to."""
+        """What to do before the next run, "fix step 3.5": a red step, an empty one, or the one a
+        case points to."""
         if self.red:
             return f"fix step {self.red[0]}"
+        if any((check.diagnosis or {}).get("id") == STEP_EMPTY for check in self.checks):
+            return "write step " + next(
+                step["id"] for step in self.steps if step["light"] == BLANK)
         steps = [check.points_to for check in self.checks
                  if check.outcome not in ("pass", "skipped") and check.group != "beyond"]
         return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""
@@ -265,6 +269,10 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
         result.sentence = file.located
         if file.state == "not_started" and file.steps:
             result.sentence += f"; still to write: {', '.join(file.blank_new)}."
+            if n := len(file.blank_carried):
+                result.sentence += (f" The other {n} steps repeat earlier ones" if n > 1 else
+                                    " The other step repeats an earlier one") + (
+                    f": python -m grader.carry {stage.number} copies {'them' if n > 1 else 'it'}.")
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

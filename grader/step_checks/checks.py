@@ -246,8 +246,8 @@ class Runner:
                     mistake = "dq-" + mistake
                 wrong = StepCheck(
                     id, WRONG, mistake, one.words.partition("; ")[0] if found.place else one.words,
-                    (found.lines[0] + one.remark(found), *found.lines[1:3]), found.want, found.got,
-                    says, rule, found.place, shown=found.shown, example={
+                    (found.lines[0] + one.remark(found, named=bool(says)), *found.lines[1:3]),
+                    found.want, found.got, says, rule, found.place, shown=found.shown, example={
                         name: value for name, value in one.given.items() if type(value) is int},
                     evidence=evidence.evidence(one, found))
                 if joined := submission.misjoined_tiles(syntax_tree(text)):

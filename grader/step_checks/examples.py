@@ -90,8 +90,9 @@ class Example:
     exact: Callable[[Observed], bool] | None = None
     about: Callable[[tuple[int, ...]], str] | None = None
 
-    def remark(self, found: Wrong) -> str:
-        """A sentence to add after the number shown, or "" """
+    def remark(self, found: Wrong, named: bool = False) -> str:
+        """A sentence to add after the number shown, or "".  named: whether the mistake has a name,
+        which says more than the size of the error."""
         if found.ratio is not None and number(found.ratio) == "1":
             return ""  # too near for a factor, and nearer than 16 bits
         if found.ratio is not None:
@@ -100,7 +101,7 @@ class Example:
             what = f"Every wrong element of {found.name}" if found.name else "Every wrong number"
             return f" {what} is {factor(found.ratio, names)} times the right one."
         if found.rounded:
-            return " An error this small usually comes from rounding to 16 bits."
+            return "" if named else " An error this small usually comes from rounding to 16 bits."
         said = self.about(found.at) if self.about and found.at else ""
         return f" In this row {said}." if said else ""
 

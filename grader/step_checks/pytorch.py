@@ -135,8 +135,8 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
 
 ROWS_OF = (  # words, seed, rough maximum so far and of the new scores, whether keys were seen
     ("a row that has seen nothing", 11, 0, 0, True), ("scores about 200", 12, 200, 200, True),
-    ("a maximum that rises by 200", 13, 0, 200, True),
-    ("a maximum that stays, 200 above the scores", 14, 200, 0, True),
+    ("scores about 200 above m_i", 13, 0, 200, True),
+    ("m_i about 200 above the scores", 14, 200, 0, True),
     ("a first tile with scores about -200", 15, 0, -200, False))
 
 

@@ -43,27 +43,30 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                 if np.size(value) != 1 or isinstance(value, tuple | str) \
                         or float(value) != int(value):
                     return unlike(name, "one whole number", value)
-            if not 0 <= bh < B * H or first not in range(0, N, T):
-                return _told(program, names, f"bh from 0 to {B * H - 1}, {start} one of "
-                             f"{', '.join(map(str, range(0, N, T)))}",
-                             start if 0 <= bh < B * H else "bh")
+            if not 0 <= bh < B * H:
+                return _told("bh", f"0 to {B * H - 1}", f"{int(bh)}", f"Program {program} has bh "
+                             f"{int(bh)}; bh goes from 0 to {B * H - 1}.")
+            if first not in range(0, N, T):
+                tiles = ", ".join(map(str, range(0, N, T)))
+                return _told(start, f"one of {tiles}", f"{int(first)}", f"Program {program} has "
+                             f"{start} {int(first)}; tiles begin at {tiles}.")
             if (b, h) != (bh // H, bh % H):
-                return _told(program, names, f"for bh {int(bh)}, head {int(bh % H)} of batch entry "
-                             f"{int(bh // H)}", "b" if b != bh // H else head)
+                own = f"head {int(bh % H)} of batch entry {int(bh // H)}"
+                got = f"head {int(h)} of batch entry {int(b)}"
+                return _told("b" if b != bh // H else head, own, got, f"Program {program} has bh "
+                             f"{int(bh)}, which is {own}; here {head} and b say {got}.")
             if isinstance(names[index], tuple):
                 return Wrong((f"{index} is a Python list: want a tile, made by tl.arange(0, "
                               f"{size}).",), id="python-in-a-kernel")
             if not same(names[index], first + np.arange(T)):
-                return _told(program, names, f"{index} {int(first)} ... {int(first) + T - 1}",
-                             index)
+                rows = np.asarray(names[index]).reshape(-1)
+                own, got = f"{int(first)} ... {int(first) + T - 1}", f"{rows[0]} ... {rows[-1]}"
+                return _told(index, own, got, f"Program {program} has {start} {int(first)}, so "
+                             f"{index} should be {own}; it is {got}.")
             return None
 
-        def _told(program: int, names: dict, wanted: str, name: str) -> Wrong:
-            said = ", ".join(f"{name} {int(names[name])}" for name in ("bh", "b", head, start))
-            rows = np.asarray(names[index]).reshape(-1)
-            got = f"{said}, {index} {rows[0]} ... {rows[-1]}"
-            return Wrong((f"program {program}: {got}.", f"want: {wanted}."), name=name,
-                         want=wanted, got=got)
+        def _told(name: str, want: str, got: str, words: str) -> Wrong:
+            return Wrong((words,), name=name, want=want, got=got)
 
         def _drawn(words: str, left: Observed) -> Wrong:
             table = [f"program {i}: head {int(names['bh'])}, rows from {int(names[start])}"

@@ -78,7 +78,7 @@ def row(m_i: np.ndarray, top: np.ndarray, at: tuple[int, ...]) -> str:
     if old == -np.inf:
         return "no key was seen before this tile"
     if old > new:
-        return "the maximum does not change: it is larger than all scores of this tile"
+        return "the maximum stays m_i, which is above all scores of this tile"
     if new - old < 0.01:
         return "the maximum grows by less than 0.01"
     return "the scores are far below those of the other rows" if new < np.median(top) - 99 else ""
@@ -165,7 +165,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
         make("some rows have seen no key yet, and in others this tile does not raise the maximum",
              4),
         make("scores about 200, in base 2", 5, old=200, new=200),
-        make("a maximum that rises by 200", 6, new=200),
+        make("scores about 200 above m_i", 6, new=200),
         make("m_i 200 above every score", 9, old=200),
         make("a first tile with scores about -200", 7, new=-200, seen=False),
         make("a first tile with scores about -3,000", 10, new=-3000, seen=False),

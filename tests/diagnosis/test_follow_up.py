@@ -166,7 +166,8 @@ def test_an_empty_step_is_said_to_be_empty_where_the_answer_is_wrong(tmp_path):
     source = (ROOT / "problem_4.py").read_text("utf-8")
     store = source.split("# BEGIN SOLUTION 4.8\n")[1].split("    # END SOLUTION 4.8")[0]
     result, said = graded(tmp_path, 4, store, "")
-    assert "step 4.8 is still empty." in said
+    assert "Step 4.8 is still empty." in said and "look at step" not in said
+    assert result.to_fix == "write step 4.8"
     assert result.checks[0].diagnosis["id"] == "step-empty"
 
 
@@ -174,8 +175,9 @@ def test_several_empty_steps_are_all_said_to_be_empty(tmp_path):
     source = (ROOT / "problem_4.py").read_text("utf-8")
     last, store = (source.split(f"# BEGIN SOLUTION {step}\n")[1].split(
         f"    # END SOLUTION {step}")[0] for step in ("4.3", "4.8"))
-    _, said = graded(tmp_path, 4, store, "", lambda text: text.replace(last, ""))
-    assert "steps 4.3 and 4.8 are still empty." in said
+    result, said = graded(tmp_path, 4, store, "", lambda text: text.replace(last, ""))
+    assert "Steps 4.3 and 4.8 are still empty." in said and said.count("4.8") == 2  # and its sign
+    assert result.to_fix == "write step 4.3"
 
 
 def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):

@@ -214,12 +214,14 @@ def test_whole_numbers_without_a_part_in_the_inputs_may_be_computed_in_any_way()
                                                    [tensor(9), tensor(9, dtype="int64")]]),))
 
 
-@pytest.mark.parametrize("step, said", [
-    (["op", "aten::bmm", [], {}, [], 41], "bmm (problem_3.py:41) ran in the forward"),
-    (["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42],
+@pytest.mark.parametrize("more, said", [
+    ([["op", "aten::bmm", [], {}, [], 41]], "bmm (problem_3.py:41) ran in the forward"),
+    ([["op", "aten::bmm", [], {}, [], 41], ["op", "aten::_softmax", [], {}, [], 40]],
+     "_softmax (problem_3.py:40) and bmm (problem_3.py:41) ran in the forward"),
+    ([["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42]],
      "most of them in mul (problem_3.py:42)")])
-def test_an_accusation_names_the_line(step, said):
+def test_an_accusation_names_the_line(more, said):
     built, reply = answered(PLAIN)
-    steps = [*reply.trace.value["steps"], step]
+    steps = [*reply.trace.value["steps"], *more]
     text = json.dumps(reply.trace.value | {"steps": steps, "backward": len(steps)})
     assert said in judged(built, replace(reply, trace=Trace(text))).lines[0]

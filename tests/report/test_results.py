@@ -248,14 +248,17 @@ def test_nan_was_read_beside_the_inputs_only_where_there_was_some():
 def test_a_file_that_cannot_run_is_settled_by_reading_it(state, outcome):
     step = SimpleNamespace(id="4.2")
     file = SimpleNamespace(state=state, located="problem_4.py:7: why", sha256="abc", steps=[step],
-                           blank_new=["4.2"], blank_steps=["4.2"], left_raises={})
+                           blank_new=["4.2"], blank_steps=["4.2"], left_raises={},
+                           blank_carried=["4.3", "4.4"])
     result = StageResult(4, "x", 100)
-    assert results.settled_by_reading(SimpleNamespace(needs_triton=False), file, result)
+    stage = SimpleNamespace(needs_triton=False, number=4)
+    assert results.settled_by_reading(stage, file, result)
     assert (result.outcome, result.sha256) == (outcome, "abc")
     assert result.sentence.startswith("problem_4.py:7: why")
-    assert ("still to write: 4.2" in result.sentence) is (state == "not_started")
+    assert ("; still to write: 4.2. The other 2 steps repeat earlier ones: python -m grader.carry "
+            "4 copies them." in result.sentence) is (state == "not_started")
     file.state = "ready"
-    assert not results.settled_by_reading(SimpleNamespace(needs_triton=False), file, result)
+    assert not results.settled_by_reading(stage, file, result)
 
 
 def test_steps_of_a_file_that_is_not_run_are_blank_or_hold_a_raise_or_neither():

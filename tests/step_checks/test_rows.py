@@ -50,6 +50,19 @@ def wrong_rows(bh, start, count=lambda N, T: -(-N // T)) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("wrong, said", [
+    ({"bh": 6}, "Program 0 has bh 6; bh goes from 0 to 5."),
+    ({"start_m": 8}, "Program 0 has start_m 8; tiles begin at 0, 16, 32, 48."),
+    ({"h": 1}, "Program 0 has bh 0, which is head 0 of batch entry 0; here h and b say head 1 of "
+     "batch entry 0."),
+    ({"query": np.arange(1, 17)},
+     "Program 0 has start_m 0, so query should be 0 ... 15; it is 1 ... 16.")])
+def test_what_is_wrong_with_a_program_is_one_whole_sentence(wrong, said):
+    right = {"bh": 0, "b": 0, "h": 0, "start_m": 0, "query": np.arange(16)}
+    found = rows.rows().examples()[0].check(Observed([right | wrong], [], {}))
+    assert found.lines == (said,) and found.name == next(iter(wrong))
+
+
 def test_rows_that_no_program_takes_are_noticed():
     def head(i, tiles, BH, T):
         return i // tiles
