@@ -60,7 +60,7 @@ def outside(folder: str) -> set[str]:
             if not name.startswith(f"grader.{folder}.")}
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     """ "judge", "sandbox.worker"; "" for what lies at the top of the grader and for wire.py. """
     inner = module.split(".")[1:-1]
     return ".".join(inner) if inner != ["sandbox"] else ""
@@ -87,28 +87,28 @@ def test_only_the_doctor_runs_more_of_the_sandbox_in_a_process_of_its_own():
                      for name in ("confine", "seccomp")}
 
 
-# From the bottom: a room imports only from those before it.
-ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course",
-         "host", "assignment", "report", "drawings", "page", "step_checks", "diagnosis", "judge",
-         "check")
+# From the bottom: a package imports only from those before it.
+PACKAGES = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course",
+            "host", "assignment", "report", "drawings", "page", "step_checks", "diagnosis", "judge",
+            "check")
 
 
-def test_every_folder_of_the_grader_is_a_room():
-    assert {room(module) for module in modules("grader")} - {""} == set(ROOMS)
+def test_every_folder_of_the_grader_is_a_package():
+    assert {package(module) for module in modules("grader")} - {""} == set(PACKAGES)
 
 
-@pytest.mark.parametrize("name", ROOMS)
-def test_a_room_imports_only_from_rooms_below_it(name):
-    found = {room(other) for module in modules("grader") if room(module) == name
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_imports_only_from_packages_below_it(name):
+    found = {package(other) for module in modules("grader") if package(module) == name
              for other in imported(module)} - {"", name}
-    assert found <= set(ROOMS[:ROOMS.index(name)])
+    assert found <= set(PACKAGES[:PACKAGES.index(name)])
 
 
-def test_no_room_needs_what_lies_above_the_rooms():
+def test_no_package_needs_what_lies_above_the_packages():
     leaves = {"grader.text", "grader.sandbox.wire", "grader.sandbox.__init__"}
     way_in = "grader.check.__main__"
-    found = {other for module in modules("grader") if room(module) and module != way_in
-             for other in imported(module) if other.startswith("grader.") and not room(other)}
+    found = {other for module in modules("grader") if package(module) and module != way_in
+             for other in imported(module) if other.startswith("grader.") and not package(other)}
     assert found <= leaves
 
 
@@ -152,7 +152,7 @@ def test_the_name_of_a_test_has_at_most_70_characters():
     assert len(names) > 1000 and [name for name in names if len(name) > 70] == []
 
 
-def test_the_page_names_every_room_and_no_file_that_is_not_there():
+def test_the_page_names_every_package_and_no_file_that_is_not_there():
     named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:py|toml|tsv|md))`", PAGE)) - {
         "problem_10.py", "test_problem_10.py", "stage_K.toml"}
     folders = ("grader", "classroom", "attacks", "tests", "tools", "benchmarks", "guide",
@@ -160,4 +160,4 @@ def test_the_page_names_every_room_and_no_file_that_is_not_there():
     there = {path.name for path in (*ROOT.iterdir(), *(
         path for folder in folders for path in (ROOT / folder).rglob("*")))}
     assert named - there == set()
-    assert {name.partition(".")[0] for name in ROOMS} <= set(re.findall(r"`(\w+)/`", PAGE))
+    assert {name.partition(".")[0] for name in PACKAGES} <= set(re.findall(r"`(\w+)/`", PAGE))
