@@ -5,19 +5,19 @@ In a language model a token must not see what comes after it: query i sees keys
 work that is needed.  So the loop over the keys is cut in two, and ends early:
 
     keys ->     0       1       2       3
-    q tile 0  [ diag |       |       |      ]      diag: the mask cuts through it
-    q tile 1  [ full | diag  |       |      ]      full: every query sees every key
-    q tile 2  [ full | full  | diag  |      ]      blank: no query sees a key
-    q tile 3  [ full | full  | full  | diag ]
+    q tile 0  [ diag  |       |       |      ]     diag: the mask cuts through it
+    q tile 1  [ whole | diag  |       |      ]     whole: every query sees every key
+    q tile 2  [ whole | whole | diag  |      ]     blank: no query sees a key
+    q tile 3  [ whole | whole | whole | diag ]
 
-    phase 1   the full tiles       no mask needed, none computed
+    phase 1   the whole tiles      no mask needed, none computed
     phase 2   the diagonal, i = j  the mask, element by element
     beyond    never visited
 
 BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.
 
 New here: steps 4.1, 4.2 and 4.6.  A line "==== new" marks each of them.  A step
-that says "carried over" is exactly the code you wrote before.
+that says "copied" is exactly the code you wrote before.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      as in problem 3
@@ -69,7 +69,7 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # ====================================================================== new
-    # Step 4.2 -- Loop over the keys in two phases: the full tiles, then the diagonal.
+    # Step 4.2 -- Loop over the keys in two phases: the whole tiles, then the diagonal.
     #   One loop for each phase.  The drawing at the top says where each of them begins and ends
     #   for the query tile at start_m.  Only the diagonal is MASKED.  It may reach past the end, but
     #   a key past N - 1 comes after all queries up to N - 1: the causal mask hides it, too.
@@ -82,7 +82,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, MASKED=True)
     # END SOLUTION 4.2
 
-    # Step 4.3 -- Carried over: step 3.3, normalise, form lse, and store both.
+    # Step 4.3 -- Copied from step 3.3: normalise, form lse, and store both.
     # BEGIN SOLUTION 4.3
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -99,14 +99,14 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :])
-    # Step 4.4 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
+    # Step 4.4 -- Copied from step 3.4: the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 4.4
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 4.4
 
-    # Step 4.5 -- Carried over: step 3.5, the online softmax of one tile.
+    # Step 4.5 -- Copied from step 3.5: the online softmax of one tile.
     # BEGIN SOLUTION 4.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -142,7 +142,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
-    # Step 4.7 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
+    # Step 4.7 -- Copied from step 3.7: load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 4.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -158,7 +158,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
-    # Step 4.8 -- Carried over: step 3.8, store those elements of a tile that exist.
+    # Step 4.8 -- Copied from step 3.8: store those elements of a tile that exist.
     # BEGIN SOLUTION 4.8
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

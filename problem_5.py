@@ -47,7 +47,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 5.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 5.1 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 5.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -68,7 +68,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 5.3 -- Carried over: step 4.2, loop over the full tiles, then the diagonal.
+    # Step 5.3 -- Copied from step 4.2: loop over the whole tiles, then the diagonal.
     # BEGIN SOLUTION 5.3
     for start_n in range(0, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
@@ -78,7 +78,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, MASKED=True)
     # END SOLUTION 5.3
 
-    # Step 5.4 -- Carried over: step 3.3, normalise, form lse, and store both.
+    # Step 5.4 -- Copied from step 3.3: normalise, form lse, and store both.
     # BEGIN SOLUTION 5.4
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -95,14 +95,14 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :])
-    # Step 5.5 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
+    # Step 5.5 -- Copied from step 3.4: the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 5.5
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 5.5
 
-    # Step 5.6 -- Carried over: step 3.5, the online softmax of one tile.
+    # Step 5.6 -- Copied from step 3.5: the online softmax of one tile.
     # BEGIN SOLUTION 5.6
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -117,7 +117,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
 @triton.jit
 def _keep(query, key):
     """Which keys each query sees.  query (BLOCK_M, 1) and key (1, BLOCK_N) are positions."""
-    # Step 5.7 -- Carried over: step 4.6, a query sees itself and everything before it.
+    # Step 5.7 -- Copied from step 4.6: a query sees itself and everything before it.
     # BEGIN SOLUTION 5.7
     keep = key <= query
     # END SOLUTION 5.7
@@ -136,7 +136,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
-    # Step 5.8 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
+    # Step 5.8 -- Copied from step 3.7: load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 5.8
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -152,7 +152,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
-    # Step 5.9 -- Carried over: step 3.8, store those elements of a tile that exist.
+    # Step 5.9 -- Copied from step 3.8: store those elements of a tile that exist.
     # BEGIN SOLUTION 5.9
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

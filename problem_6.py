@@ -61,7 +61,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 6.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 6.1 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 6.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -72,7 +72,7 @@ def _fwd_kernel(
     # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 6.2 -- Carried over: step 5.2, the key/value head that query head h reads.
+    # Step 6.2 -- Copied from step 5.2: the key/value head that query head h reads.
     # BEGIN SOLUTION 6.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -106,7 +106,7 @@ def _fwd_kernel(
                                 scale * LOG2E, D, BLOCK_N, MASKED=True)
     # END SOLUTION 6.4
 
-    # Step 6.5 -- Carried over: step 3.3, normalise, form lse, and store both.
+    # Step 6.5 -- Copied from step 3.3: normalise, form lse, and store both.
     # BEGIN SOLUTION 6.5
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -123,7 +123,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sc
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], window_size)
-    # Step 6.6 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
+    # Step 6.6 -- Copied from step 3.4: the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 6.6
     s = tl.dot(q, tl.trans(k))
     if MASKED:
@@ -170,7 +170,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
-    # Step 6.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
+    # Step 6.9 -- Copied from step 3.7: load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 6.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -186,7 +186,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
-    # Step 6.10 -- Carried over: step 3.8, store those elements of a tile that exist.
+    # Step 6.10 -- Copied from step 3.8: store those elements of a tile that exist.
     # BEGIN SOLUTION 6.10
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

@@ -34,9 +34,9 @@ of them: one more loop around dkdv's loop over queries.
 
 Causal, seen from the keys: key j is seen by queries j ... N - 1.
 
-    queries ->   0      1      2      3
-    k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
-    k tile 1   [      | diag | full | tail ]     no causal mask: all but tail are full
+    queries ->   0       1       2      3
+    k tile 0   [ diag | whole | whole | tail ]   tail: it reaches past N - 1
+    k tile 1   [      | diag  | whole | tail ]   no causal mask: all but tail are whole
 
 Drawn with BLOCK_M = BLOCK_N.  If BLOCK_M is smaller, each key tile has several diag tiles.
 
@@ -77,7 +77,7 @@ def _fwd_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 8.1 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 8.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -88,7 +88,7 @@ def _fwd_kernel(
     # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 8.2 -- Carried over: step 5.2, the key/value head that query head h reads.
+    # Step 8.2 -- Copied from step 5.2: the key/value head that query head h reads.
     # BEGIN SOLUTION 8.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -111,7 +111,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 8.3
 
-    # Step 8.4 -- Carried over: step 3.3, normalise, form lse, and store both.
+    # Step 8.4 -- Copied from step 3.3: normalise, form lse, and store both.
     # BEGIN SOLUTION 8.4
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -128,14 +128,14 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
-    # Step 8.5 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
+    # Step 8.5 -- Copied from step 3.4: the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 8.5
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 8.5
 
-    # Step 8.6 -- Carried over: step 3.5, the online softmax of one tile.
+    # Step 8.6 -- Copied from step 3.5: the online softmax of one tile.
     # BEGIN SOLUTION 8.6
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -156,7 +156,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.7 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 8.7 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 8.7
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -169,7 +169,7 @@ def _dq_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 8.8 -- Carried over: step 5.2, the key/value head that query head h reads.
+    # Step 8.8 -- Copied from step 5.2: the key/value head that query head h reads.
     # BEGIN SOLUTION 8.8
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -266,7 +266,7 @@ def _dkdv_kernel(
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # ====================================================================== new
     # Step 8.14 -- Which queries see these keys?
-    #   As drawn at the top: the diagonal from first to inner, full tiles from inner to outer, the
+    #   As drawn at the top: the diagonal from first to inner, whole tiles from inner to outer, the
     #   tail from outer to N.  Without CAUSAL there is no diagonal.  outer: a multiple of BLOCK_M,
     #   not below inner.  BLOCK_M may be smaller than BLOCK_N here, and divides it.
     # BEGIN SOLUTION 8.14
@@ -279,7 +279,7 @@ def _dkdv_kernel(
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # ================================================================== new
-        # Step 8.15 -- Loop over the queries of this head: full tiles, tail, diagonal.
+        # Step 8.15 -- Loop over the queries of this head: whole tiles, tail, diagonal.
         #   One call per tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is recommended for
         #   speed: the diagonal comes last.
         # BEGIN SOLUTION 8.15
@@ -355,7 +355,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
-    # Step 8.19 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
+    # Step 8.19 -- Copied from step 3.7: load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 8.19
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -377,7 +377,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
-    # Step 8.20 -- Carried over: step 3.8, store those elements of a tile that exist.
+    # Step 8.20 -- Copied from step 3.8: store those elements of a tile that exist.
     # BEGIN SOLUTION 8.20
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

@@ -83,7 +83,7 @@ def _fwd_kernel(
 
     sink_logits_ptr may be None.
     """
-    # Step 9.1 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 9.1 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 9.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -94,7 +94,7 @@ def _fwd_kernel(
     # Offsets are computed from these and may exceed 2**31.
     bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 9.2 -- Carried over: step 5.2, the key/value head that query head h reads.
+    # Step 9.2 -- Copied from step 5.2: the key/value head that query head h reads.
     # BEGIN SOLUTION 9.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -136,7 +136,7 @@ def _fwd_kernel(
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 9.4
 
-    # Step 9.5 -- Carried over: step 3.3, normalise, form lse, and store both.
+    # Step 9.5 -- Copied from step 3.3: normalise, form lse, and store both.
     # BEGIN SOLUTION 9.5
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -154,14 +154,14 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N,
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-    # Step 9.6 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
+    # Step 9.6 -- Copied from step 3.4: the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 9.6
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 9.6
 
-    # Step 9.7 -- Carried over: step 6.7, the online softmax, also for rows that have seen no key.
+    # Step 9.7 -- Copied from step 6.7: the online softmax, also for rows that have seen no key.
     # BEGIN SOLUTION 9.7
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -184,7 +184,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta, and one number of dsink.  Grid: as in the forward."""
-    # Step 9.8 -- Carried over: step 4.1, which rows of which head are mine, the longest loop first.
+    # Step 9.8 -- Copied from step 4.1: which rows of which head are mine, the longest loop first.
     # BEGIN SOLUTION 9.8
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = tl.program_id(0) // num_tiles
@@ -197,14 +197,14 @@ def _dq_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 9.9 -- Carried over: step 5.2, the key/value head that query head h reads.
+    # Step 9.9 -- Copied from step 5.2: the key/value head that query head h reads.
     # BEGIN SOLUTION 9.9
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 9.9
 
     lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
-    # Step 9.10 -- Carried over: step 8.9, delta = rowsum(do * o), stored for dkdv.
+    # Step 9.10 -- Copied from step 8.9: delta = rowsum(do * o), stored for dkdv.
     # BEGIN SOLUTION 9.10
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), axis=1)
     tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
@@ -253,14 +253,14 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N,
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-    # Step 9.13 -- Carried over: step 8.11, P again, from the saved log-sum-exp.
+    # Step 9.13 -- Copied from step 8.11: P again, from the saved log-sum-exp.
     # BEGIN SOLUTION 9.13
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
         p = tl.where(keep, p, 0.0)
     # END SOLUTION 9.13
 
-    # Step 9.14 -- Carried over: step 8.12, dP, dS, and this tile's share of dq.
+    # Step 9.14 -- Copied from step 8.12: dP, dS, and this tile's share of dq.
     # BEGIN SOLUTION 9.14
     ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
     dq = tl.dot(ds.to(k.dtype), k, dq)
@@ -279,7 +279,7 @@ def _dkdv_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
-    # Step 9.15 -- Carried over: step 8.13, which keys of which head are mine.
+    # Step 9.15 -- Copied from step 8.13: which keys of which head are mine.
     # BEGIN SOLUTION 9.15
     num_tiles = tl.cdiv(N, BLOCK_N)
     bh = tl.program_id(0) // num_tiles
@@ -343,14 +343,14 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
     lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
     delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     keep = _keep(query[None, :], key[:, None], N, window_size, sink_size, CAUSAL)
-    # Step 9.18 -- Carried over: step 8.16, P transposed: rows are keys, columns are queries.
+    # Step 9.18 -- Copied from step 8.16: P transposed: rows are keys, columns are queries.
     # BEGIN SOLUTION 9.18
     p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2[None, :])
     if MASKED:
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 9.18
 
-    # Step 9.19 -- Carried over: step 8.17, this tile's share of dv and dk.
+    # Step 9.19 -- Copied from step 8.17: this tile's share of dv and dk.
     # BEGIN SOLUTION 9.19
     dv = tl.dot(p_t.to(do.dtype), do, dv)
     ds_t = p_t * (tl.dot(v, tl.trans(do)) - delta[None, :])
@@ -407,7 +407,7 @@ def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.const
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); elements outside read 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may exceed 2**31
-    # Step 9.22 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
+    # Step 9.22 -- Copied from step 3.7: load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 9.22
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -429,7 +429,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; rows past N - 1 are left out.
     """
-    # Step 9.23 -- Carried over: step 3.8, store those elements of a tile that exist.
+    # Step 9.23 -- Copied from step 3.8: store those elements of a tile that exist.
     # BEGIN SOLUTION 9.23
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

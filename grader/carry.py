@@ -88,9 +88,9 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
     blank = [step.id for step in steps(text)
              if step.id in blank_steps(text) and step.id not in carried]
     rest = f"still to write: {', '.join(blank)}" if blank else "no other step is blank"
-    print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
+    print(f"problem_{stage}.py: {count} of {len(carried)} copied steps are filled in; {rest}.")
     if unfilled := [outcome.step.id for outcome in outcomes if outcome.state == "not filled"]:
-        print(f"Next: fix what is said above and carry again, or write {', '.join(unfilled)} "
+        print(f"Next: fix what is said above and run this again, or write {', '.join(unfilled)} "
               "yourself; --from FOLDER takes steps from another folder.")
     else:
         print(f"Next: {program(stage)} --watch")
@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 0 if every step was copied, 1 if one was not or was kept, 2 if nothing was written."""
     parser = argparse.ArgumentParser(
         prog="python -m grader.carry",
-        description="Copy the carried-over steps of a stage from your earlier problem files.  "
+        description="Fill in the copied steps of a stage from your earlier problem files.  "
                     "What you have written stays.",
-        epilog="exit code: 0 every carried-over step is in, 1 one is not or you declined it, "
+        epilog="exit code: 0 every copied step is filled in, 1 one is not or you declined it, "
                "2 usage, and nothing was written")
     parser.add_argument("stage", type=_stage, metavar="STAGE", help="4 fills problem_4.py")
     parser.add_argument("--from", dest="directory", metavar="DIR", type=Path, default=Path("."),
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         if new != text:
             replace(path, new.encode())
     except ValueError as error:
-        return refuse(f"a {path} with carried-over steps", f"one that {error}")
+        return refuse(f"a {path} with copied steps", f"one that {error}")
     except OSError as error:
         return refuse(f"to write {path}", error.strerror)
     except KeyboardInterrupt:

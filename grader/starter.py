@@ -103,7 +103,8 @@ def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
     origins = {step.origin.partition(".")[0] for n in stages
                for step in steps(files[f"problem_{n}.py"].decode()) if step.origin}
     absent = sorted(origins - {*map(str, stages)})
-    first, carrying = stages[0], [n for n in stages if b"Carried over" in files[f"problem_{n}.py"]]
+    first = stages[0]
+    carrying = [n for n in stages if b"-- Copied from step" in files[f"problem_{n}.py"]]
     examples = {"python autograder.py": f"python {record.grader_of(first)}",
                 "--p1": f"--p{first}", "1.1": new_step(first),
                 "problem_1.py": f"problem_{first}.py",

@@ -1,4 +1,4 @@
-"""Carried-over steps: copied where they fit, refused with the reason where they do not."""
+"""Copied steps: taken over where they fit, refused with the reason where they do not."""
 
 import io
 import os
@@ -232,8 +232,8 @@ take that
 step 4.5  the same already
 step 4.7  not filled: step 3.7 of problem_3.py is still blank
 step 4.8  from step 3.8 of problem_3.py, 3 lines
-problem_4.py: 4 of 5 carried-over steps are in; still to write: 4.1, 4.2, 4.6.
-Next: fix what is said above and carry again, or write 4.7 yourself; --from FOLDER takes steps \
+problem_4.py: 4 of 5 copied steps are filled in; still to write: 4.1, 4.2, 4.6.
+Next: fix what is said above and run this again, or write 4.7 yourself; --from FOLDER takes steps \
 from another folder.
 """
 
@@ -244,7 +244,7 @@ def test_when_nothing_is_left_it_says_so_and_writes_nothing(folder, capsys):
     os.utime(path, (1, 1))
     assert main(["4"]) == 0
     said = capsys.readouterr().out
-    assert "problem_4.py: 5 of 5 carried-over steps are in; no other step is blank." in said
+    assert "problem_4.py: 5 of 5 copied steps are filled in; no other step is blank." in said
     assert path.stat().st_mtime == 1 and not (folder / ".autograder").exists()
 
 
@@ -276,7 +276,7 @@ def test_from_takes_a_released_file_instead_of_the_own_one(folder, capsys):
     said = capsys.readouterr().out
     assert "step 5.1  from step 4.1 of problem_4.py" in said
     assert f"step 5.4  from step 3.3 of {Path('released/problem_3.py')}" in said
-    assert "problem_5.py: 8 of 8 carried-over steps are in; still to write: 5.2." in said
+    assert "problem_5.py: 8 of 8 copied steps are filled in; still to write: 5.2." in said
 
 
 def test_notes_in_a_blank_step_are_kept_with_the_old_file(folder, capsys):
@@ -329,7 +329,7 @@ def test_again_asks_before_it_replaces_and_keeps_the_old_file(
     else:
         assert code == 1 and "step 4.4  is kept as it was\n" in said
         assert (folder / "problem_4.py").read_text() == old and not kept.exists()
-    assert "5 of 5 carried-over steps are in" in said
+    assert "5 of 5 copied steps are filled in" in said
 
 
 def test_an_old_file_never_overwrites_an_older_one(folder, monkeypatch):
@@ -350,7 +350,7 @@ def test_again_says_why_a_written_step_cannot_be_replaced(folder, monkeypatch, c
     said = capsys.readouterr().out
     assert "step 4.8  not replaced: with step 3.8 in it problem_4.py is not Python" in said
     assert "step 4.7  is written already\n" in said  # 3.7 is blank: there is nothing to ask about
-    assert "5 of 5 carried-over steps are in" in said
+    assert "5 of 5 copied steps are filled in" in said
     assert (folder / "problem_4.py").read_text() == SOLVED[4] and not Path(".autograder").exists()
 
 
@@ -361,14 +361,14 @@ def test_without_again_a_written_step_needs_no_origin(folder):
 
 
 @pytest.mark.parametrize(("stage", "got"), [
-    (1, "one that has no carried-over step"), (2, "one that has no carried-over step"),
-    (3, "one that has no carried-over step"), (10, "one that is missing"),
+    (1, "one that has no copied step"), (2, "one that has no copied step"),
+    (3, "one that has no copied step"), (10, "one that is missing"),
 ])
 def test_a_stage_without_carried_steps_is_a_usage_error(folder, capsys, stage, got):
     assert main([str(stage)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err == (
-        f"error: want a problem_{stage}.py with carried-over steps; got {got}\n")
+        f"error: want a problem_{stage}.py with copied steps; got {got}\n")
 
 
 @pytest.mark.parametrize(("edit", "got"), [
@@ -379,7 +379,7 @@ def test_a_stage_without_carried_steps_is_a_usage_error(folder, capsys, stage, g
     (replaced("    q = _load", "    q = = _load", 1), "is not Python: line "),
     (lambda text: text + "x = '\0'\n", "is not Python: "),
     (replaced("# END SOLUTION 4.4\n", "\n"), "has damaged markers: line "),
-    (lambda text: re.sub("# (BEGIN|END) SOLUTION", "#", text), "has no carried-over step"),
+    (lambda text: re.sub("# (BEGIN|END) SOLUTION", "#", text), "has no copied step"),
 ])
 def test_a_target_that_cannot_be_filled_is_a_usage_error(
         folder, capsys, monkeypatch, edit, got):
@@ -389,7 +389,7 @@ def test_a_target_that_cannot_be_filled_is_a_usage_error(
     assert main(["4", "--again"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(
-        f"error: want a problem_4.py with carried-over steps; got one that {got}")
+        f"error: want a problem_4.py with copied steps; got one that {got}")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 

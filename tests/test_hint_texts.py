@@ -108,7 +108,7 @@ def test_almost_code_is_no_python_one_could_paste_and_no_expression_of_its_step(
 
 @pytest.mark.parametrize("step", CARRIED)
 def test_a_carried_over_step_is_short_and_points_back_in_every_rung(step):
-    assert not SOLUTIONS[CARRIED[step]][0].startswith("Carried over")
+    assert not SOLUTIONS[CARRIED[step]][0].startswith("Copied from")
     for rung, most in zip(hints.RUNGS, (3, 1, 1), strict=True):
         text = HINTS[step][rung].strip()
         assert len(text.splitlines()) <= most, rung

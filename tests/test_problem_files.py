@@ -75,7 +75,7 @@ def test_what_stages_share_is_the_same_to_the_letter(name, stages):
 @pytest.mark.parametrize("step", CARRIED)
 def test_what_a_step_carries_over_is_the_same_to_the_letter(step):
     title, text = REGIONS[CARRIED[step]]
-    assert not title.startswith("Carried over") and CARRIED[step][0] < step[0]
+    assert not title.startswith("Copied from") and CARRIED[step][0] < step[0]
     assert textwrap.dedent(REGIONS[step][1]) == textwrap.dedent(text)
 
 

@@ -427,7 +427,7 @@ def test_the_readme_is_one_page_and_its_table_says_what_the_files_hold(real):
     for number in STAGES:
         regions = steps((real / f"problem_{number}.py").read_text())
         carried = sum(bool(step.origin) for step in regions)
-        count = f"{len(regions) - carried}" + f", {carried} carried over" * (carried > 0)
+        count = f"{len(regions) - carried}" + f", {carried} copied" * (carried > 0)
         row = next(row for row in text.splitlines() if f"`problem_{number}.py`" in row)
         assert f"| {count} |" in row
 

@@ -85,7 +85,7 @@ def carry(stage: int, target: str, sources: dict[int, str | ValueError],
             fills[key] = new
         outcomes.append(Outcome(region.step, state, words, region.rows, new))
     if not outcomes:
-        raise ValueError("has no carried-over step")
+        raise ValueError("has no copied step")
     return _filled(problem, fills), outcomes
 
 

@@ -2,7 +2,7 @@
 
 A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
 `# Step 4.2 -- Question or goal.`, gives its title, or
-`# Step 4.3 -- Carried over: step 3.3, its purpose.` says that it is a copy of an earlier one.
+`# Step 4.3 -- Copied from step 3.3: its purpose.` says that it is a copy of an earlier one.
 """
 
 import ast
@@ -24,7 +24,8 @@ from grader.text import UNPARSABLE, decode, is_notebook, lines, stranger, syntax
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a stripped line
 STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: in warmups.py
-CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
+# "Carried over": in assignments made before December 2026
+CARRIED = re.compile(r"(?:Copied from|Carried over:) step (\d+\.\d+)[:.,]")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
 
 NARROW = ("float16", "bfloat16")

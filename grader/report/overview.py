@@ -38,7 +38,7 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     for n, file in files.items():
         carried = sum(bool(step.origin) for step in file.steps)
         new = len(file.steps) - carried
-        count = f"{new} step{'s' * (new != 1)}" + f", {carried} carried over" * (carried > 0)
+        count = f"{new} step{'s' * (new != 1)}" + f", {carried} to copy" * (carried > 0)
         rows.append(f"  P{n}  {STAGES[n].title:<44} "
                     + ("missing" if file.state == "missing" else count))
     there = [n for n, file in files.items() if file.state != "missing"]

@@ -270,9 +270,8 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
         if file.state == "not_started" and file.steps:
             result.sentence += f"; still to write: {', '.join(file.blank_new)}."
             if n := len(file.blank_carried):
-                result.sentence += (f" The other {n} steps repeat earlier ones" if n > 1 else
-                                    " The other step repeats an earlier one") + (
-                    f": python -m grader.carry {stage.number} copies {'them' if n > 1 else 'it'}.")
+                result.sentence += (f" The other {n} steps are" if n > 1 else " The other step is"
+                                    ) + f" copied: python -m grader.carry {stage.number}."
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

@@ -99,7 +99,7 @@ def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> St
         def variants() -> dict:
             size, last = example["BLOCK_M"], example.get("last", example["N"])
             interior, end = (("the interior", "the right edge") if "window_size" in example else
-                             ("the full tiles", "the ragged last tile"))
+                             ("the whole tiles", "the ragged last tile"))
             parts = [Phase("the diagonal", range(example["first"], min(example["inner"], last),
                                                  size), True),
                      Phase(interior, range(example["inner"], example["outer"], size), False),

@@ -215,7 +215,7 @@ def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
 def parts(given: dict, example: dict) -> list[Phase]:
     """The phases of the lesson's loop over the keys."""
     N, T = given["N"], given["BLOCK_N"]
-    interior = "the interior" if "window_size" in example else "the full tiles"
+    interior = "the interior" if "window_size" in example else "the whole tiles"
     if not (example.get("CAUSAL", True) and "start_m" in example):
         return [Phase("the ragged last tile", range(N // T * T, N, T), True),
                 Phase(interior, range(0, N // T * T, T), False)]

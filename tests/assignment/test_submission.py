@@ -100,7 +100,7 @@ def test_the_students_own_line_is_the_innermost_in_a_step(tmp_path):
 
 
 def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
-    text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
+    text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Copied from step 3.5.")
     found = submission(tmp_path, text)
     assert (found.blank_new, found.blank_carried) == (("4.1",), ("4.2",))
     assert found.blanks() == ("still to write: 4.1.",

@@ -127,7 +127,7 @@ def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
 
 
 def test_a_crash_says_the_line_and_the_step_that_it_is_in():
-    step = Step("4.5", "Carried over: step 3.5.", 90, 99)
+    step = Step("4.5", "Copied from step 3.5.", 90, 99)
     error = SubmissionError("crashed", "ValueError: x", line=95)
     assert verdict.from_error(PLAIN, error, "p.py", step).lines == (
         "p.py:95: ValueError: x", "where: step 4.5, copied from step 3.5.")

@@ -27,7 +27,7 @@ def solve(folder, *numbers):
 def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
     lines = overview.first_screen([3, 4, 5], folder)
     assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
-    assert any(line.endswith("3 steps, 5 carried over") for line in lines)
+    assert any(line.endswith("3 steps, 5 to copy") for line in lines)
     assert any("P5  Grouped-query" in line and line.endswith(" missing") for line in lines)
     assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then run "
                          "python autograder.py --p3 --watch")

@@ -180,7 +180,7 @@ def test_dq_is_stored_times_the_scale_and_only_where_queries_exist():
 
 
 @pytest.mark.parametrize("left_out, part", [
-    (slice(0, 1), "the diagonal"), (slice(1, 4), "the full tiles"),
+    (slice(0, 1), "the diagonal"), (slice(1, 4), "the whole tiles"),
     (slice(4, 5), "the ragged last tile")])
 def test_a_part_of_the_loop_over_queries_that_is_left_out_is_named(left_out, part):
     visits = loop_of(DKDV[0], "key", "BLOCK_M", True).wanted()

@@ -141,7 +141,7 @@ def test_a_sum_that_is_added_to_what_the_call_returned_is_told():
 
 @pytest.mark.parametrize("stage, left_out, part", [
     (3, slice(2, 3), "the ragged last tile"), (4, slice(4, 6), "the diagonal"),
-    (4, slice(0, 4), "the full tiles")])
+    (4, slice(0, 4), "the whole tiles")])
 def test_a_part_that_is_left_out_is_named(stage, left_out, part):
     example = STEPS[stage].examples()[0]
     visits = right(stage, example)

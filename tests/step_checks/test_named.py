@@ -341,7 +341,7 @@ PARTS = [
     (3, "if whole < N:", "if whole < N - 1:",
      "phase-too-short", "the loop over the ragged last tile ends too early"),
     (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)",
-     "phase-too-late", "the loop over the full tiles begins too late"),
+     "phase-too-late", "the loop over the whole tiles begins too late"),
     (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
      "phase-too-early", "the loop over the interior begins too early"),
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
