@@ -291,7 +291,9 @@ def grade(arguments, wanted: dict) -> int:
                 made.append((each, report))
             best, report = max(reversed(made), key=lambda found: grades.at_most(found[1]))
             chosen[student.key] = best
-            return report | {"key": student.key}
+            old = stands.get(student.key, report)
+            return report | {"key": student.key,
+                             "others": standing.others(student, best)[0] or old["others"]}
 
         def changed(found: list[dict]) -> dict[str, str]:
             """Key -> a line for each student whose grade would change."""
@@ -328,8 +330,12 @@ def grade(arguments, wanted: dict) -> int:
         made = audit.files(
             arguments.out, run, {name: getattr(arguments, name) for name in (
                 "policy", "cases", "overrides")}, stands, written)
-        for key in chosen.keys() - stay:
+        for student in (student for student in students if student.key not in stay):
+            key = student.key
             folder = store.keep(arguments.out / "submissions" / key, chosen[key].files)
+            others, files = standing.others(student, chosen[key])
+            if others:
+                store.write(folder / standing.OTHERS, zipped(files))
             if chosen[key].kept:
                 store.write(folder / standing.REFUSED, zipped(chosen[key].kept))
             if key in stands and stands[key]["key"] != key:

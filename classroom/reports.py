@@ -60,6 +60,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "refused": student.trouble or None, "refused_sha256": student.refusal or None,
         "notes": [*student.notes, *unchecked(found)],
         "aside": list(student.aside), "ungraded": [] if student.trouble else others,
+        "others": [],  # hand-ins that do not count
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late, "status": escape(student.person.status),
         "extension": student.extension.isoformat() if student.extension else None,
@@ -190,7 +191,7 @@ def read_reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(dict.fromkeys(("held", "aside", "ungraded"), ()) | {
+            found.append(dict.fromkeys(("held", "aside", "ungraded", "others"), ()) | {
                 "free_days": None, "system": "", "refused_sha256": None, "status": "",
                 "extension": None, "late_penalty": 0.0} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:

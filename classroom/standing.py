@@ -6,6 +6,7 @@ Only --forget removes anyone, and no grade is replaced without asking.
 import contextlib
 import re
 import sys
+import zipfile
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from grader.course.stages import STAGES
 EARLIER = "earlier and not late"
 STALE = "newer than its time in the worksheet: download worksheet and submissions again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
+OTHERS = "others.zip"  # beside them: those of other hand-ins
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
@@ -48,11 +50,14 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
             now = people[may_be[0]] if len(may_be) == 1 else None
         if now is None or now.key in stands:
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was))
-            kept[now.key] = now
+            kept[now.key] = _with_others(old, results, now)
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
-            kept[now.key] = _as_it_was(old, results, replace(now, person=_extended(now, old)))
+            kept[now.key] = _with_others(old, results, _as_it_was(
+                old, results, replace(now, person=_extended(now, old))))
         elif not now.hand_ins:
-            known[now.key] = _again(old, results, now, typed or now.person.typed, timed)
+            is_typed = typed or now.person.typed
+            known[now.key] = _with_others(
+                old, results, _again(old, results, now, is_typed, timed), is_typed)
         stands[now.key] = old
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
@@ -97,6 +102,40 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
         return replace(was, key=now.key, notes=(*now.notes, STALE))
     return now if back >= 0 or typed and was.files == now.files else replace(
         now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
+
+
+def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) -> Submitted:
+    """A student with the hand-ins that did not count in an earlier run, too, because they may count
+    by another policy.  typed: as in everyone(); then one that is later, or has the same files, is
+    not theirs any more."""
+    path, theirs = results / "submissions" / old["key"] / OTHERS, list(now.hand_ins or (now,))
+    if not (old["others"] and now.time and path.is_file()):
+        return now
+    with zipfile.ZipFile(path) as archive:
+        for number, each in enumerate(old["others"]):
+            time = datetime.fromisoformat(each["handed_in"])
+            files = {stage: archive.read(name) for stage in STAGES
+                     if (name := f"{number}/problem_{stage}.py") in archive.namelist()}
+            if not typed or files != now.files and time.timestamp() < now.time.timestamp():
+                theirs.append(replace(
+                    now, files=files, time=time, hand_ins=(),
+                    refused={int(stage): why for stage, why in each["not_taken"].items()},
+                    trouble=each["refused"], refusal=each["refused_sha256"],
+                    marked_late=each["marked_late"], aside=tuple(each["aside"])))
+    by_time = {each.time.timestamp(): each for each in reversed(theirs)}
+    return replace(now, hand_ins=tuple(replace(by_time[time], key=f"{now.key}~{number}")
+                                       for number, time in enumerate(sorted(by_time), start=1)))
+
+
+def others(student: Submitted, chosen: Submitted) -> tuple[list[dict], dict[str, bytes]]:
+    """-> what a report says about a student's hand-ins besides the one that counts; their
+    files."""
+    found = [each for each in student.hand_ins if each.time != chosen.time]
+    return [{"handed_in": each.time.isoformat(), "not_taken": each.refused,
+             "refused": each.trouble, "refused_sha256": each.refusal,
+             "marked_late": each.marked_late, "aside": list(each.aside)} for each in found], {
+        f"{number}/problem_{stage}.py": data for number, each in enumerate(found)
+        for stage, data in each.files.items()}
 
 
 def _extended(now: Submitted, old: dict) -> roster.Person:
@@ -188,7 +227,7 @@ def outputs(key: str) -> list[str]:
     """The files about a student in RESULTS."""
     return [f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
             *(f"submissions/{key}/problem_{number}.py" for number in STAGES),
-            f"submissions/{key}/{REFUSED}"]
+            *(f"submissions/{key}/{name}" for name in (REFUSED, OTHERS))]
 
 
 def forget(results: Path, key: str) -> None:

@@ -570,6 +570,26 @@ def test_the_best_is_not_known_while_points_are_of_another_file(grade, tmp_path)
         assert grade(*options, submissions=index) == code and points(tmp_path) == {"anna": shown}
 
 
+def test_an_earlier_hand_in_counts_once_the_policy_says_the_best(grade, options, tmp_path, capsys):
+    policy, folder = tmp_path / "policy.toml", tmp_path / "in/anna"
+    assert grade(*options) == 0
+    for time, text in (("11-30 08:00", "wrong # 2"), ("11-30 09:00", "wrong # 3")):
+        (folder / "problem_2.py").write_text(text)
+        (folder / "timestamp.txt").write_text(f"2026-{time}:00 UTC\n")
+        grade("--yes")
+    assert points(tmp_path)["anna"] == "0.0"
+    for rule, worth, line in (("best", "100.0", "P2 0 of 100 -> 100 of 100"),
+                              ("last", "0.0", "P2 100 of 100 -> 0 of 100")):
+        policy.write_text(POLICY + f"keep = '{rule}'\n")
+        assert grade("--yes") == 0 and points(tmp_path)["anna"] == worth
+        assert f"anna: {line}" in capsys.readouterr().out
+    shutil.rmtree(folder)
+    policy.write_text(POLICY.replace("11-30T12", "11-29T12").replace("days = 3", "days = 0"))
+    assert grade("--yes") == 0 and points(tmp_path)["anna"] == "100.0", "the last that is in time"
+    assert [row[-1].partition(" UTC")[0] for row in history(tmp_path) if row[0] == "anna"][-1] \
+        == "the hand-in of 2026-11-29 10:00"
+
+
 def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
                                                                       capsys):
     make(tmp_path / "in", {"cleo": {2: "rejected"}})
