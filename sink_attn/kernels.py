@@ -314,7 +314,10 @@ def _fwd_kernel(
     q_head = _head(q_in, b, h, first, stride_qb, stride_qh, stride_qn, stride_qd)
     k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
     v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
-    o_head = _head(o_ptr, b, h, first, stride_ob, stride_oh, stride_on, stride_od)
+    # By bh, which lse_log2 needs anyway: h would take a register through all loops (D = 128 with
+    # window, sinks and sink logits: 24 bytes of stack -> 80).
+    stride_ob -= tl.cast(HQ, tl.int64) * stride_oh
+    o_head = _head(o_ptr, b, bh, first, stride_ob, stride_oh, stride_on, stride_od)
 
     limits = N, window_size, sink_size
     i = tl.arange(0, HEADS * BLOCK_M)

@@ -10,8 +10,8 @@ KNOWN_STACKS = {
     (80, "_fwd_kernel", 128): 16,
     (80, "_dq_kernel", 64): 8,  # packed
     (90, "_fwd_kernel", 128): 72,
-    (90, "_dkdv_kernel", 64): 24,
-    (90, "_dkdv_kernel", 128): 40,
+    (90, "_dkdv_kernel", 64): 16,
+    (90, "_dkdv_kernel", 128): 32,
 }
 
 
