@@ -173,9 +173,10 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
         advice = ""
     record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
     id, words, rule = mistake
+    which = "" if matrix is None else _which(matrix, sample.built.case)
     if id:
         record = {"id": id, "kind": "seen", "text": words}
-        said = (*(_proved(id, words, rule, matrix) if seen and by_weights else
+        said = (*(_proved(id, words, rule, matrix, which) if seen and by_weights else
                   (sentence(words),)), *[sentence(f"the rule: {rule}")] * bool(rule))
         places = finding.places
         if "scale-ignored" in id and words.startswith("in the backward"):
@@ -187,10 +188,10 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
                 "right: q or k is read from another batch entry, or v from another head.", *said)
     elif seen and finding.id not in ("zero", "multiple-of-all"):
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
-        small = f"In a small case ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
+        small = f"In {which} ({matrix.label}), {seen[1][0].lower()}{seen[1][1:]}"
         if matrix.place and seen[1].startswith("In "):
             place, _, rest = seen[1].partition(", ")
-            small = f"{place} (in a small case: {matrix.label}), {rest}"
+            small = f"{place} (in {which}: {matrix.label}), {rest}"
         said = (f"{small} Add --show to see the weights drawn.", *said)
         if finding.id == "tail":  # the weights say more of those rows
             finding = replace(finding, what=finding.what[:1])
@@ -205,16 +206,21 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
     return finding, (*said, *[deduced] * bool(deduced)), advice, record
 
 
-def _proved(id: str, words: str, rule: str, matrix: attention_map.Matrix) -> tuple[str, str]:
-    """The mistake, and what shows that it is this one."""
+def _which(matrix: attention_map.Matrix, wrong: Case) -> str:
+    """What to call the matrix's case; wrong: the one that is explained."""
+    return "a small case" if matrix.case.N < wrong.N else "another case"
+
+
+def _proved(id: str, words: str, rule: str, matrix: attention_map.Matrix, which: str
+            ) -> tuple[str, str]:
+    """The mistake, and what shows that it is this one.  which: as _which() calls its case."""
     whose = "the weights of your backward" if matrix.backward else "your attention weights"
     if mistakes.plain(id) in suspects.OF_THE_CASE:
-        return (f"In a small case ({matrix.label}), {words}.", "The grader made this mistake on "
-                f"purpose in that small case and got exactly {whose}. Add --show to see them "
-                "drawn.")
-    which = "this mistake" if rule else "each of these mistakes"
+        return (f"In {which} ({matrix.label}), {words}.", "The grader made this mistake on "
+                f"purpose in that case and got exactly {whose}. Add --show to see them drawn.")
+    made = "this mistake" if rule else "each of these mistakes"
     return sentence(words), (
-        f"The grader made {which} on purpose in a small case ({matrix.label}) and got exactly "
+        f"The grader made {made} on purpose in {which} ({matrix.label}) and got exactly "
         f"{whose}. Add --show to see them drawn.")
 
 

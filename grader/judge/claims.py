@@ -67,7 +67,8 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
                                   if decides(file, case, check, claimed)))
     counts = ", ".join(kind for kind in asked if kind in counted)
     others = ", ".join(kind for kind in asked if kind not in counted)
-    return ("This file has no step markers, so the grader runs every test whose inputs it accepts."
+    return ("This file has no step markers, so the grader runs every test whose inputs the file "
+            "accepts."
             + f" Besides the original assignment's tests, these count: {counts}." * bool(counts)
             + " These were run but do not count, because your file refuses such inputs or does not "
             f"handle them: {others}." * bool(others))

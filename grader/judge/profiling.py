@@ -182,7 +182,7 @@ def report(built: Built, gpu: GPU, phases: list[tuple[float, list[Launch]]]) -> 
             lines += _of_launch(launch, gpu, ms)
         if launches:
             longest = max(launches, key=lambda launch: launch.ms)
-            lines += textwrap.wrap(f"try: {advice(longest, gpu, share, binds)}", WIDTH,
+            lines += textwrap.wrap(f"tip: {advice(longest, gpu, share, binds)}", WIDTH,
                                    initial_indent="  ", subsequent_indent="       ")
     return lines
 

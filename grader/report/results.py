@@ -149,7 +149,7 @@ class Check:
     @property
     def lines(self) -> tuple[str, ...]:
         """All that is said of it, a line each; so much that a report shows it in 12."""
-        seen, tail = [*self.seen], [f"try: {self.advice}"] * bool(self.advice)
+        seen, tail = [*self.seen], [f"tip: {self.advice}"] * bool(self.advice)
         while True:
             lines = (*[self.what] * bool(self.what), *[f"where: {self.place}."] * bool(self.place),
                      *seen, *tail, *[self.look_at] * bool(self.look_at),

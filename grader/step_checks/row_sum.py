@@ -48,7 +48,7 @@ def rows() -> Example:
                               f"{bool(row >= M)} for row {row}", of)
         return None
 
-    return Example(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
+    return Example(f"M={M}, BLOCK_M={BM}, 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
                                                        "BLOCK_N": BN}, check, programs=3)
 
 

@@ -54,7 +54,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                 own = f"head {int(bh % H)} of batch entry {int(bh // H)}"
                 got = f"head {int(h)} of batch entry {int(b)}"
                 return _told("b" if b != bh // H else head, own, got, f"Program {program} has bh "
-                             f"{int(bh)}, which is {own}; here {head} and b say {got}.")
+                             f"{int(bh)}, which is {own}; here {head} and b give {got}.")
             if isinstance(names[index], tuple):
                 return Wrong((f"{index} is a Python list: want a tile, made by tl.arange(0, "
                               f"{size}).",), id="python-in-a-kernel")
@@ -73,7 +73,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                      for i, names in enumerate(left.programs)]
             return Wrong((words,), tuple(table))
 
-        return Example(f"B={B}, {heads}={H}, N={N}, {size}={T}: {B * H * tiles} programs",
+        return Example(f"B={B}, {heads}={H}, N={N}, {size}={T}, {B * H * tiles} programs",
                        {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
 
     def examples() -> list[Example]:

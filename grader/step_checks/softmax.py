@@ -78,7 +78,7 @@ def row(m_i: np.ndarray, top: np.ndarray, at: tuple[int, ...]) -> str:
     if old == -np.inf:
         return "no key was seen before this tile"
     if old > new:
-        return "the maximum stays m_i, which is above all scores of this tile"
+        return "m_i stays the maximum: it is above all scores of this tile"
     if new - old < 0.01:
         return "the maximum grows by less than 0.01"
     return "the scores are far below those of the other rows" if new < np.median(top) - 99 else ""

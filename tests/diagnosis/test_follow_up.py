@@ -78,7 +78,7 @@ def test_an_output_with_the_strides_of_q_is_told_as_such(tmp_path):
                       case="robust/H2-N127-D128-W1000-S70-float16-transposed")
     check, = grade_stage(STAGES[7], options, Reporter(io.StringIO())).checks
     assert check.diagnosis["id"] == "pattern-stored-otherwise"
-    assert "try: was it allocated with an input's strides" in check.message
+    assert "tip: was it allocated with an input's strides" in check.message
     assert "strides of every axis" not in check.message
 
 
@@ -183,7 +183,7 @@ def test_several_empty_steps_are_all_said_to_be_empty(tmp_path):
 def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n", "    mask = key <= query\n")
     assert "name 'keep' is not defined" in result.checks[0].message
-    assert "try: should step 4.6, above, define it?" in result.checks[0].message
+    assert "tip: should step 4.6, above, define it?" in result.checks[0].message
     assert "keep is not assigned here, but the code below needs it." in said
 
 
@@ -225,10 +225,9 @@ def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
 
 
 @pytest.mark.parametrize(("id", "words", "rule", "said"), [
-    ("sinks-of", "16 sinks stay visible beyond the window, and sink_size is 5", "a rule",
-     "In a small case (N=90), 16 sinks stay visible beyond the window, and sink_size is 5. The "
-     "grader made this mistake on purpose in that small case and got exactly your attention "
-     "weights."),
+    ("sinks-of", "16 sinks stay visible beyond the window, but sink_size is 5", "a rule",
+     "In a small case (N=90), 16 sinks stay visible beyond the window, but sink_size is 5. The "
+     "grader made this mistake on purpose in that case and got exactly your attention weights."),
     ("no-max", "no maximum is subtracted before exp", "a rule",
      "No maximum is subtracted before exp. The grader made this mistake on purpose in a small case "
      "(N=90) and got exactly your attention weights."),
@@ -237,8 +236,15 @@ def test_the_head_that_is_drawn_reads_what_is_most_wrong(name, heads, drawn):
      "in a small case (N=90) and got exactly your attention weights.")])
 def test_what_shows_a_mistake_is_said_of_the_case_that_shows_it(id, words, rule, said):
     matrix = SimpleNamespace(label="N=90", backward=False)
-    assert " ".join(follow_up._proved(id, words, rule, matrix)) == (
+    assert " ".join(follow_up._proved(id, words, rule, matrix, "a small case")) == (
         said + " Add --show to see them drawn.")
+
+
+@pytest.mark.parametrize("N, said", [(128, "a small case"), (90, "another case"),
+                                     (65, "another case")])
+def test_only_a_case_smaller_than_the_wrong_one_is_called_small(N, said):
+    matrix = SimpleNamespace(case=Case(4, "probe", 90, D=16, HQ=3, HKV=3, is_causal=True))
+    assert follow_up._which(matrix, replace(matrix.case, N=N)) == said
 
 
 def test_another_case_is_told_in_one_line_with_the_line_of_the_file(tmp_path):

@@ -109,7 +109,7 @@ def test_the_report_has_each_kernel_and_one_thing_to_try():
     built = build(Case(4, "standard", N=64, HQ=2, HKV=2, is_causal=True), 0)
     text = "\n".join(profiling.report(built, H100, [(1.25, [LAUNCH])]))
     assert "forward: 1.250 ms" in text and "kernel: 1.000 ms (80%)" in text
-    assert text.count("try: ") == 1 and max(map(len, text.splitlines()[:-1])) <= 80
+    assert text.count("tip: ") == 1 and max(map(len, text.splitlines()[:-1])) <= 80
 
 
 @pytest.mark.parametrize("stage, session, said", [
@@ -157,5 +157,5 @@ def test_a_right_file_is_profiled(option, program, kernels):
     done = grader(option, "--profile", "--no-benchmark", program=program)
     assert done.returncode == 0, done.stdout + done.stderr
     profile = done.stdout.partition("--- Profile ---")[2]
-    assert profile.count(" registers per thread") >= kernels and "try: " in profile
+    assert profile.count(" registers per thread") >= kernels and "tip: " in profile
     assert "hottest lines, of " in profile

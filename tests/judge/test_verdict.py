@@ -163,7 +163,7 @@ def given(s):
     ("", 9, (9, 3, 20), "problem_1.py:3", "where: called from problem_1.py:3, step 1.1."),
     ("", 9, (9, 20), "problem_1.py:9", "problem_1.py:9: an error"),
     ("", 3, (3, 9), "problem_1.py:3", "where: step 1.1."),
-    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: should step 1.1, above, define it?"),
+    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "tip: should step 1.1, above, define it?"),
 ])
 def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
                                                                     where, said):

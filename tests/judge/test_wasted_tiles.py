@@ -131,7 +131,7 @@ def test_a_file_that_visits_everything_is_right_and_told_where(sessions, number)
     if number >= 8:
         assert found[1] == "Key tile 7 visits 8 query tiles; only 1 of them has a query that can " \
             "see its keys."
-    assert rule.startswith("try: query i sees keys") and step.startswith("look at step")
+    assert rule.startswith("tip: query i sees keys") and step.startswith("look at step")
     assert not {"program", "grid"} & set(check.message.split())
 
 

@@ -31,7 +31,7 @@ def test_the_file_has_the_published_fields(tmp_path):
             "checks", "benchmark"} <= set(stage)
     assert set(stage["checks"][0]) == {"name", "group", "outcome", "errors", "where", "diagnosis",
                                        "message", "not_checked"}
-    assert stage["checks"][0]["message"] == "o differs\ntry: this"
+    assert stage["checks"][0]["message"] == "o differs\ntip: this"
 
 
 def test_every_field_of_the_file_holds_what_its_name_says():
@@ -121,7 +121,7 @@ def test_a_check_that_fails_says_only_what_it_failed_by():
     before = Check("a", "robust", "pass", what="x", place="row 1", advice="y", look_at="z",
                    again="python", steps=("4.2",))
     check = before.fail("wrong", "o is off.", "it is.", advice="this", id="race", step="4.8")
-    assert check.lines == ("o is off.", "it is.", "try: this")
+    assert check.lines == ("o is off.", "it is.", "tip: this")
     assert check.diagnosis == {"id": "race", "kind": "observed", "text": "o is off.", "step": "4.8"}
     assert check.points_to == "4.8" and before.fail("wrong", "no.").diagnosis is None
 
@@ -160,7 +160,7 @@ def test_of_too_much_to_say_what_tells_and_what_to_do_stay():
     check = Check("a", "standard", "wrong", what="o differs.", place="row 1", seen=(*seen,),
                   advice="this", look_at="look at step 4.2", again="python autograder.py")
     assert [line.partition(". ")[0] for line in check.lines] == [
-        "o differs.", "where: row 1.", "Sentence 0", "Sentence 1", "try: this",
+        "o differs.", "where: row 1.", "Sentence 0", "Sentence 1", "tip: this",
         "look at step 4.2", "again: python autograder.py"]
 
 

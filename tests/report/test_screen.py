@@ -96,7 +96,7 @@ def test_a_line_for_every_case_on_request():
 def test_every_failing_case_is_told_in_full_on_request():
     text = printed(io.StringIO(), *FAILING, verbose=True)
     for i in range(3):
-        assert f"     o differs {i}\n     try: this\n   | output {i}\n" in text
+        assert f"     o differs {i}\n     tip: this\n   | output {i}\n" in text
 
 
 def test_no_sentence_is_cut_off():
@@ -334,7 +334,7 @@ def test_of_cases_that_a_red_step_explains_all_but_the_first_are_counted():
 def test_a_wrong_case_that_no_red_step_explains_is_told_whole():
     kept = check("wrong", what="The backward overwrote do.", advice="copy it.",
                  diagnosis={"kind": "observed", "step": None})
-    assert "     The backward overwrote do.\n     try: copy it.\n" in with_red_steps(kept)
+    assert "     The backward overwrote do.\n     tip: copy it.\n" in with_red_steps(kept)
 
 
 def test_a_crash_outside_of_the_red_steps_is_told_whole():

@@ -333,7 +333,7 @@ def test_what_is_special_about_the_row_that_is_shown_is_said():
     right = "m_new = torch.maximum(m_i, s.amax(dim=-1))"
     assert right in solved(1)
     found = lights(solved(1).replace(right, "m_new = s.amax(dim=-1)"), 1)["1.3"]
-    assert "In this row the maximum stays m_i" in found.lines[1], found.lines
+    assert "In this row m_i stays the maximum" in found.lines[1], found.lines
 
 
 # A mistake in one part of a loop; its id, and what is said of the part.

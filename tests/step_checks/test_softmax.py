@@ -159,7 +159,7 @@ def test_nan_in_such_a_row_alone_is_a_missing_pivot():
 @pytest.mark.parametrize("old, new, said", [
     (5.0, -np.inf, "all keys of this tile are hidden"),
     (-np.inf, 5.0, "no key was seen before this tile"),
-    (5.0, 4.0, "the maximum stays m_i"), (5.0, 5.005, "grows by less than 0.01"),
+    (5.0, 4.0, "m_i stays the maximum"), (5.0, 5.005, "grows by less than 0.01"),
     (-200.0, -150.0, "far below those of the other rows"), (4.0, 5.0, "")])
 def test_what_is_special_about_a_row_is_said_beside_it(old, new, said):
     found = softmax.row(np.array([0.0, old, 0.0]), np.array([1.0, new, 1.0]), (1,))
@@ -167,7 +167,7 @@ def test_what_is_special_about_a_row_is_said_beside_it(old, new, said):
 
 
 @pytest.mark.parametrize("row, said", [
-    (0, "no key was seen before this tile"), (4, "the maximum stays m_i"),
+    (0, "no key was seen before this tile"), (4, "m_i stays the maximum"),
     (8, "far below those of the other rows"), (9, "grows by less than 0.01"), (10, "")])
 def test_the_first_example_has_a_row_of_every_kind(row, said):
     assert said in ONLINE[0].about((row,)) and bool(said) == bool(ONLINE[0].about((row,)))
