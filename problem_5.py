@@ -173,7 +173,7 @@ def _tiles(q: torch.Tensor) -> dict:
 
 def _small_strides(x: torch.Tensor) -> torch.Tensor:
     """x, or a copy: offsets within a tile are 32 bits wide, to save registers."""
-    return x if max(x.stride()[2:]) < 2**24 else x.contiguous()
+    return x if sum(x.stride()[2:]) < 2**24 else x.contiguous()
 
 
 class FlashAttentionFunction(torch.autograd.Function):
