@@ -295,21 +295,9 @@ def grade(arguments, wanted: dict) -> int:
             return report | {"key": student.key,
                              "others": standing.others(student, best)[0] or old["others"]}
 
-        def changed(found: list[dict]) -> dict[str, str]:
-            """Key -> a line for each student whose grade would change."""
-            return {report["key"]: "; ".join((f"{report['student']}: {words}", *report["held"]))
-                    for report in found
-                    if (old := stands.get(report["key"])) and (words := standing.changes(
-                        old, report))}
-
         toml, text = arguments.out / settings.FILE, settings.text(arguments.out, wanted).encode()
         if not toml.is_file():  # nothing to protect: with --yes alone, the same options count
             store.write(toml, text)
-        batch.read()
-        accepted = changed([report for report in map(report_of, students) if all(
-            stage["outcome"] != "pending" for stage in report["stages"])])
-        if not standing.agreed(list(accepted.values()), arguments.yes):
-            raise settings.refuse(arguments.out, wanted)
         run = audit.begin(store, arguments, settings.tables(arguments.out, wanted))
         by = {"class": settings.digest(arguments.out, wanted), "commit": run["commit"]}
         interrupted = False
@@ -318,13 +306,15 @@ def grade(arguments, wanted: dict) -> int:
         except KeyboardInterrupt:
             interrupted = True
         found = list(map(report_of, students))
-        asked = {key: line for key, line in changed(found).items() if accepted.get(key) != line}
-        if not (interrupted or standing.agreed(list(asked.values()), arguments.yes)):
+        changed = {report["key"]: "; ".join((f"{report['student']}: {words}", *report["held"]))
+                   for report in found if (old := stands.get(report["key"]))
+                   and (words := standing.changes(old, report))}
+        if not (interrupted or standing.agreed(list(changed.values()), arguments.yes)):
             raise settings.refuse(arguments.out, wanted)
         if not interrupted:
             store.write(toml, text)
             (arguments.out / settings.REFUSED).unlink(missing_ok=True)
-        stay = {*asked} if interrupted else set()  # as they were, until the command goes on
+        stay = {*changed} if interrupted else set()  # as they were, until the command goes on
         written = [stands[report["key"]] if report["key"] in stay else report | by
                    for report in found]
         made = audit.files(

@@ -81,7 +81,9 @@ def test_a_setting_that_goes_asks_before_it_changes_a_grade(grade, options, tmp_
     said = capsys.readouterr()
     assert {"policy": "ben: P2 90 of 100 -> 100 of 100, all 90 of 100 -> 100 of 100",
             "overrides": "cleo: P2 50 of 100 -> 0 of 100"}[line] in said.out
-    assert "--yes" in said.err and everything(tmp_path / "out") == before
+    assert "--yes" in said.err and {
+        name for name, contents in everything(tmp_path / "out").items()
+        if contents != before[name]} == {"audit/runs.csv", ".written"}
     for answer, code in (("n", 2), ("", 2), ("y", 0)):
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
@@ -659,14 +661,19 @@ def test_a_new_hand_in_is_graded_and_replaces_no_grade_unasked(grade, tmp_path, 
     assert grade() == 0
     before = everything(tmp_path / "out")
     make(tmp_path / "in", {"anna": {2: "wrong # again"}, "eve": {2: "pass"}})
-    assert grade() == 2
-    assert "anna: P2 100 of 100 -> 0 of 100" in capsys.readouterr().out
+    (tmp_path / "in/eve/timestamp.txt").write_text("2026-11-29 10:00:00 UTC\n")
+    assert grade("--policy", tmp_path / "policy.toml") == 2
+    said, asked = capsys.readouterr().out, (tmp_path / "asked").read_text()
+    assert "anna: P2 100 of 100 -> 0 of 100" in said and "wrong # again" in asked
+    assert "ben: P2 100 of 100 -> 90 of 100" in said, "what is new to be graded hides no change"
     after = everything(tmp_path / "out")
     assert {name for name in after if after[name] != before.get(name)} == {
         "audit/runs.csv", ".written", *(
-            name for name in after if name.startswith("graded/") and name not in before)}
-    assert grade("--yes") == 0
-    assert points(tmp_path) == {"anna": "0.0", "ben": "100.0", "cleo": "0.0", "eve": "100.0"}
+            name for name in after if name.startswith("graded/") and name not in before),
+        ".refused.json"}
+    assert grade("--policy", tmp_path / "policy.toml", "--yes") == 0
+    assert (tmp_path / "asked").read_text() == asked, "nothing is graded twice"
+    assert points(tmp_path) == {"anna": "0.0", "ben": "90.0", "cleo": "0.0", "eve": "100.0"}
 
 
 def test_interrupted_what_stood_stands(grade, tmp_path, monkeypatch):
