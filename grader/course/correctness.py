@@ -51,7 +51,9 @@ UNIT_TF32 = 2.0**-10  # on a GPU, Triton multiplies float32 in TF32 by default
 TILE = 64  # keys per tile of our own implementation
 # What is multiplied by the scale in the forward, in the backward, and for dq and dk.  First as in
 # kernels that use exp2, then as in Triton's tutorial, except that dS is scaled before rounding, and
-# that o is the sum of exp(s - lse) v, as in kernels that visit the keys twice.
+# that o is the sum of exp(s - lse) v, as in kernels that visit the keys twice.  With TF32, the
+# second has it only in the backward, as kernels whose forward asks for "ieee" or has no tl.dot, and
+# cuts where the first rounds, as Hopper's matrix units do.
 SCALED = ("q", "q", "sums"), ("scores", "k", "dS")
 
 
@@ -251,11 +253,12 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     dtype, scale = q.dtype, D**-0.5 if scale is None else scale
 
     def rounded(t):
-        return _round_tf32(t.float()) if tf32 else t.to(dtype).float()
+        return in_tf32(t.float()) if in_tf32 else t.to(dtype).float()
 
     def grouped(t):  # (B, HQ, ...) -> (B, HKV, group, ...)
         return rounded(t).unflatten(1, (HKV, HQ // HKV))
 
+    in_tf32 = _round_tf32 if tf32 and scaled != SCALED[1] else None  # in the forward
     qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
     keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
 
@@ -291,7 +294,8 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     if dout is None:
         return out
 
-    do = grouped(dout)
+    in_tf32 = tf32 and (_cut_tf32 if scaled == SCALED[1] else _round_tf32)
+    qs, ks, vs, do = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None], grouped(dout)
     delta = (dout.float() * out["o"].float()).sum(-1)
     delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
     dq, dk, dv, product = torch.zeros_like(qs), [], [], operands(scaled[1])
@@ -319,6 +323,11 @@ def _round_tf32(t: torch.Tensor) -> torch.Tensor:
     """float32 -> the nearest float32 with 10 stored mantissa bits."""
     bits = t.contiguous().view(torch.int32)
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def _cut_tf32(t: torch.Tensor) -> torch.Tensor:
+    """float32 without its last 13 bits."""
+    return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 MOST = 99.99  # per cent; larger errors all mean the same
