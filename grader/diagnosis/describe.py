@@ -27,8 +27,8 @@ TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 # What was seen -> what to look at, or "".  A hint must hold in every stage, and for every case in
 # which its pattern is seen.
 PATTERNS = {
-    "never-stored": "is every element computed, and stored where it belongs? Which ones are "
-                    "missing tells you which index or size is wrong.",
+    "never-stored": "is every element computed, and stored where it belongs? The missing ones "
+                    "tell you which index or size is wrong.",
     "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or from memory that was read but never "
            "written: the grader fills new tensors, and the memory around the inputs, with NaN.",
     "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "

@@ -208,6 +208,8 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
 
 def _which(matrix: attention_map.Matrix, wrong: Case) -> str:
     """What to call the matrix's case; wrong: the one that is explained."""
+    if matrix.case.N == wrong.N:
+        return "a case of the same length"
     return "a small case" if matrix.case.N < wrong.N else "another case"
 
 

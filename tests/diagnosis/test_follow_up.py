@@ -240,8 +240,8 @@ def test_what_shows_a_mistake_is_said_of_the_case_that_shows_it(id, words, rule,
         said + " Add --show to see them drawn.")
 
 
-@pytest.mark.parametrize("N, said", [(128, "a small case"), (90, "another case"),
-                                     (65, "another case")])
+@pytest.mark.parametrize("N, said", [(128, "a small case"), (65, "another case"),
+                                     (90, "a case of the same length")])
 def test_only_a_case_smaller_than_the_wrong_one_is_called_small(N, said):
     matrix = SimpleNamespace(case=Case(4, "probe", 90, D=16, HQ=3, HKV=3, is_causal=True))
     assert follow_up._which(matrix, replace(matrix.case, N=N)) == said
