@@ -24,6 +24,7 @@ from grader.host.files import replace
 
 RUNS = ("date", "command", "grader", "commit", "tables")
 HISTORY_FILE = "audit/history.csv"
+JOINED = "other results were joined, and the grade here stands"
 HISTORY = ("date", "key", "student", "what", "before", "after", "reason", "grader", "commit")
 
 
@@ -126,7 +127,9 @@ def _changes(history: list[dict], stands: dict[str, dict], reports: list[dict]) 
     for report in reports:
         key, old, reasons = plain(report["key"]), stands.get(report["key"]), []
         for what, was, after in moved(last.get(key, {}), grades(report)):
-            if what[1:].isdigit():
+            if was and old and grades(old).get(what, "not settled") == after:
+                reason = JOINED
+            elif what[1:].isdigit():
                 reasons.append(reason := _why(old, report, was, int(what[1:])))
             else:
                 reason = "; ".join(dict.fromkeys(reasons)) or _why(old, report, was, None)
@@ -142,15 +145,16 @@ def _why(old: dict | None, new: dict, was: str, number: int | None) -> str:
     before, stage = ({each["stage"]: each for each in report["stages"]}.get(number, {})
                      for report in (old or {"stages": []}, new))
     word, is_late = stage.get("override"), f"late: {new['late'] or 'no longer'}"
+    is_days = f"; {is_late}" * bool(new["late_days"])
     for is_so, reason in (
             (new["held"] or not number and undecided(new), ", ".join(sorted(undecided(new)))),
             (word and word != before.get("override"), f"a person: {word and word['reason']}"),
             (old and old["held"], is_late if new["late"] else
              "no longer " + ", ".join(sorted(undecided(old or new)))),
-            (not was, "first grade"),
+            (not was, f"first grade{is_days}"),
             (number and not stage, "the stage is not graded any more"),
             (not word and "override" in before, "the override is gone"),
-            (before.get("sha256") != stage.get("sha256"), _which(old, new)),
+            (before.get("sha256") != stage.get("sha256"), _which(old, new) + is_days),
             (number and old and old["grader"] != new["grader"], "another grader"),
             (before.get("earned") != stage.get("earned"), "graded again"),
             (old and old["late"] != new["late"], is_late)):

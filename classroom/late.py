@@ -106,7 +106,8 @@ def extension(status: str) -> datetime | None:
 
 def said(time: datetime) -> str:
     """ "2026-11-30 23:59 UTC+01:00", or a note that the zone is not known."""
-    return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
+    return f"{time:%Y-%m-%d %H:%M} " + (
+        f"UTC{time.isoformat()[-6:]}" if time.tzinfo else "without a zone")
 
 
 def apply(report: dict, late: Late | None, word=None, spent: int = 0,
@@ -122,9 +123,10 @@ def apply(report: dict, late: Late | None, word=None, spent: int = 0,
         days = word.days_late
         late = late or Late(datetime.max, days)  # without a policy they cost nothing
     elif late is not None and report["handed_in"] is not None:
-        time, deadline = late.compared(read(report["handed_in"]))
+        given = read(report["handed_in"])
+        time, deadline = late.compared(given)
         days = late.days_of(time)
-        report["held"] += [DOUBTED.format(said(time))] * (
+        report["held"] += [DOUBTED.format(said(given))] * (
             report["marked_late"] and time <= deadline)
     else:
         report["held"] += [UNKNOWN] * report["marked_late"]
@@ -139,7 +141,7 @@ def apply(report: dict, late: Late | None, word=None, spent: int = 0,
             f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
             f"more than the {late.days} that count") + f", {free} from the budget" * bool(free)
         if word is None:
-            report["late"] += f" ({said(time)}; the deadline was {said(deadline)})"
+            report["late"] += f" ({said(given)}; the deadline was {said(deadline)})"
     elif word is not None:
         report["late"] = "on time"
     if word is not None:

@@ -46,8 +46,10 @@ def test_what_is_late_says_both_times_and_their_zones():
     made = report(25)
     grades.apply(made, grades.Policy(late=RULES))
     assert made["late"].endswith(
-        "(2026-12-01 13:00 UTC+0000; the deadline was 2026-11-30 12:00 UTC+0000)")
+        "(2026-12-01 13:00 UTC+00:00; the deadline was 2026-11-30 12:00 UTC+00:00)")
     made = report(25) | {"handed_in": "2026-12-01T14:00:00"}
+    grades.apply(made, grades.Policy(late=RULES))
+    assert "2026-12-01 14:00 without a zone; the deadline was 2026-11-30 12:00 UTC" in made["late"]
     grades.apply(made, grades.Policy(late=Late(DEADLINE.replace(tzinfo=None), days=2)))
     assert "2026-12-01 14:00 without a zone; the deadline was" in made["late"]
 
@@ -57,7 +59,7 @@ def test_what_is_late_says_both_times_and_their_zones():
     (None, RULES, [grades.Override("anna", 4, 95.0, "was ill")], 95.0, None, []),
     (None, RULES, [grades.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
     (None, RULES, [], None, None, [late.UNKNOWN]),
-    (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+0000")]),
+    (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+00:00")]),
     (1000, None, [], None, None, [late.UNKNOWN]),
     (None, None, [], None, None, [late.UNKNOWN]),
     (None, None, [grades.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])
@@ -326,8 +328,8 @@ def test_the_history_says_that_an_earlier_hand_in_counts(best_of, tmp_path):
         policy.write_text(policy.read_text().replace("best", keep).replace("last", keep))
         assert best_of("pass # a", "wrong # b", "--yes") == (0, points)
         with open(tmp_path / "out/audit/history.csv", newline="", encoding="utf-8") as file:
-            assert [row["reason"] for row in csv.DictReader(file)][-2:] == [
-                f"the hand-in of 2026-11-{time} UTC+0000 counts"] * 2
+            assert [row["reason"].partition("; ")[0] for row in csv.DictReader(file)][-2:] == [
+                f"the hand-in of 2026-11-{time} UTC+00:00 counts"] * 2
 
 
 def test_the_file_that_was_graded_is_the_one_that_is_compared(best_of, tmp_path):

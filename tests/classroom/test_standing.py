@@ -794,11 +794,31 @@ def test_every_change_of_a_grade_is_a_line_with_its_reason(grade, options, tmp_p
     (tmp_path / "overrides.csv").write_text("student,stage,points,reason\n")
     assert grade("--yes") == 3
     assert history(tmp_path)[-1] == ("cleo", "all", "50 of 100", none, "the override is gone")
+    make(tmp_path / "in", {"ben": {2: "wrong"}})
+    assert grade("--yes") == 3
+    assert history(tmp_path)[-1][-1].startswith("another file; late: 1 day late: 10 % of the")
     shutil.rmtree(tmp_path / "in/ben")
     (tmp_path / "class.csv").write_text("name,id\nanna,1\ncleo,3\ndora,4\n")
     assert grade("--forget", "ben") == 3
     assert not any("ben" in row for row in history(tmp_path))
     assert "/ben" not in (tmp_path / "out/.written").read_text()
+
+
+def test_the_history_says_where_a_join_left_a_grade_as_it_was(grade, options, tmp_path):
+    assert grade(*options) == 0
+    assert history(tmp_path)[2][-1].startswith("first grade; late: 1 day late: 10 % of the points")
+    (tmp_path / "out").rename(tmp_path / "first")
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\nanna,2,60,talked to me\n")
+    assert grade(*options) == 0
+    (tmp_path / "out").rename(tmp_path / "second")
+    (tmp_path / "first").rename(tmp_path / "out")
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\ncleo,2,50,showed me\n")
+    before = points(tmp_path)
+    assert grade("--join", tmp_path / "second") == 3 and points(tmp_path) == before
+    assert history(tmp_path)[-4:] == [
+        (name, what, was, now, audit.JOINED) for name, was, now in (
+            ("anna", "60 of 100", "100 of 100"), ("cleo", "0 of 100", "50 of 100"))
+        for what in ("P2", "all")]
 
 
 @pytest.mark.parametrize("name", ["cleo.md", "grades.csv", "summary.html"])
