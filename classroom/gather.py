@@ -17,7 +17,6 @@ import re
 import stat
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections import Counter, defaultdict
@@ -591,9 +590,7 @@ def _prose(member: Member) -> bytes:
 
 def _is_blank(stage: int, code: bytes) -> bool:
     """Whether nothing is written in a file, except perhaps what was copied from earlier ones."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "problem.py").write_bytes(code)
-        file = submission.read(Path(folder), "problem.py", STAGES[stage].entry)
+    file = submission.of_bytes(Path(f"problem_{stage}.py"), code, STAGES[stage].entry)
     return file.state == "not_started" or bool(file.steps) and {
         step.id for step in file.steps if not step.origin} <= {*file.blank_new}
 

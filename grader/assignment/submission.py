@@ -232,7 +232,11 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         sentence = f"there is no {path}" if isinstance(error, FileNotFoundError) else (
             f"cannot read {path}: {error.strerror}")
         return Submission(path, None, None, "missing", sentence)
+    return of_bytes(path, data, entry)
 
+
+def of_bytes(path: Path, data: bytes, entry: str) -> Submission:
+    """As read(), of what the file holds."""
     file = Submission(path, plain(data), hashlib.sha256(data).hexdigest())
     if len(data) > MAX_BYTES:
         return replace(file, state="syntax_error", sentence=(
