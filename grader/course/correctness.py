@@ -258,8 +258,11 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     def grouped(t):  # (B, HQ, ...) -> (B, HKV, group, ...)
         return rounded(t).unflatten(1, (HKV, HQ // HKV))
 
+    def heads():
+        return grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
+
     in_tf32 = _round_tf32 if tf32 and scaled != SCALED[1] else None  # in the forward
-    qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
+    qs, ks, vs = heads()
     keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
 
     def operands(by):  # of the product of the scores, and its factor
@@ -294,8 +297,10 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     if dout is None:
         return out
 
-    in_tf32 = tf32 and (_cut_tf32 if scaled == SCALED[1] else _round_tf32)
-    qs, ks, vs, do = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None], grouped(dout)
+    if tf32 and scaled == SCALED[1]:
+        in_tf32 = _cut_tf32
+        qs, ks, vs = heads()
+    do = grouped(dout)
     delta = (dout.float() * out["o"].float()).sum(-1)
     delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
     dq, dk, dv, product = torch.zeros_like(qs), [], [], operands(scaled[1])

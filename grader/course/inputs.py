@@ -201,8 +201,9 @@ def _scale(case: Case) -> float:
     return case.D**-0.5 if case.scale is None else case.scale
 
 
-# Values of feature 0 of q, and of k times the scale.  Their product is added to each logit, which
-# is about N(0, 1) otherwise.  A pair of numbers: evenly from the first position to the last.
+# Values of feature 0 of q, and of k times the scale; in 16 bits, two features share them.  Their
+# product is added to each logit, which is about N(0, 1) otherwise.  A pair of numbers: evenly from
+# the first position to the last.
 _PLANTED = {
     "shift+": (16.0, 8.0),  # the same for all, so the softmax does not change
     "shift-": (16.0, -8.0),
