@@ -13,7 +13,7 @@ from pathlib import Path
 from classroom import audit, gradebook, grades, machine, settings, slurm, standing
 from classroom.alike import alike
 from classroom.batch import Batch
-from classroom.gather import Submitted, gather
+from classroom.gather import Asked, Submitted, gather
 from classroom.reports import (
     as_json,
     grades_csv,
@@ -197,11 +197,12 @@ def grade(arguments, wanted: dict) -> int:
     tables = [getattr(arguments, name) for name in options]
     listed = " and ".join(table.name for table in tables)
     left_out = settings.replaced(arguments.out, wanted)
-    present = gather(arguments.submissions, *tables, options=options, say=left_out.append)
+    worth = grades.read(arguments.policy)
+    present = gather(arguments.submissions, *tables, options=options, say=left_out.append,
+                     asked=Asked(stages, worth.ignore))
     joined = [line for other in arguments.join for line in audit.join(arguments.out, other)]
     joined += settings.not_applied(arguments.out, wanted)
     earlier = read_reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
-    worth = grades.read(arguments.policy)
     students, stands, kept = standing.everyone(
         present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv",
         bool(worth.late))

@@ -20,10 +20,11 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import partial, reduce
 from itertools import islice, repeat
 from pathlib import Path, PurePosixPath
@@ -73,6 +74,7 @@ NOT_KEPT = "not kept.txt"  # a list of what is more
 LITTER = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}  # of systems, handed in by no one
 INSTALLED = {"node_modules", "site-packages", ".git"}  # not looked into
 NOT_TAKEN = {*LITTER, *INSTALLED, "__pycache__", "grader"}  # nor is a hidden file
+NOT_THEIRS = {"site", "venv", "env"}  # the guide, and what pip installed
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
               zlib.error, lzma.LZMAError, struct.error)  # raised by damaged archives
 ENCRYPTED = 1  # a flag in a zip
@@ -149,8 +151,19 @@ class Place(NamedTuple):
     marked_late: bool = False
 
 
+class Asked(NamedTuple):
+    """What is graded."""
+
+    stages: Collection[int] = STAGES.keys()
+    ignored: Collection[str] = ()  # patterns of the names of files in which no one writes an answer
+
+
+EVERYTHING = Asked()
+
+
 def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("roster"),
-           say: Callable[[str], None] = lambda line: None) -> list[Submitted]:
+           say: Callable[[str], None] = lambda line: None, asked: Asked = EVERYTHING
+           ) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
     then gradebooks.  options: that gave them.  say() gets a line on what is left out.  -> the
     students by name.  Raises ValueError: it is neither, or empty, or a table is invalid."""
@@ -167,12 +180,12 @@ def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("ro
             raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, "
                              "the .zip that a learning system made of one, or a .csv with the "
                              f"columns name and path; got {submissions}")
-        return _students(list(places), tables, submissions, say)
+        return _students(list(places), tables, submissions, say, asked)
 
 
 def _students(places: list[tuple[roster.Person, "Place | None"]],
               tables: list[list[roster.Person]], submissions: Path,
-              say: Callable[[str], None]) -> list[Submitted]:
+              say: Callable[[str], None], asked: Asked) -> list[Submitted]:
     people = reduce(roster.joined, tables) if tables else []
     found: dict[roster.Person, list[Place]] = {}
     for given, place in places:
@@ -206,16 +219,16 @@ def _students(places: list[tuple[roster.Person, "Place | None"]],
     for person, groups in students.items():
         also = next(filter(None, (person.id, person.login, person.email)), "")
         name = person.shown + f" ({also})" * (count[person.shown] > 1 and bool(also))
-        student = _submitted(name, person, groups, notes.get(person, ""))
+        student = _submitted(name, person, groups, notes.get(person, ""), asked)
         made.append(student if any(groups) else replace(
             student, trouble="it is not known whose it is" * (person in doubtful),
             may_own=tuple(escape(stray.shown) for stray in strays if not differ(stray, person))))
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
-def one(folder: Path) -> Submitted:
+def one(folder: Path, asked: Asked) -> Submitted:
     """The submission in a folder, of a student whose name is not known."""
-    return _submitted("submission", roster.Person(), [[Place(_entry(folder))]], "")
+    return _submitted("submission", roster.Person(), [[Place(_entry(folder))]], "", asked)
 
 
 def _entry(path: Path) -> Entry:
@@ -340,11 +353,11 @@ def _in_index(index: Path) -> Iterator[tuple[roster.Person, Place | None]]:
 
 
 def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
-               note: str) -> Submitted:
+               note: str, asked: Asked) -> Submitted:
     places = [place for group in groups for place in group]
     times = [place.time for place in places]
     if len(groups) == 1 and len(places) > 1 and all(times):
-        return _several(name, person, places, note)
+        return _several(name, person, places, note, asked)
     student = Submitted(
         escape(name), file_name(name), notes=(note,) * bool(note), person=person,
         returns=next((escape(place.returns) for place in places if place.returns), ""),
@@ -356,7 +369,7 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
                           + ", ".join(escape(place.entry.name) for place in places[:4]))
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
-            student = _taken(student, members, opened)
+            student = _taken(student, members, opened, asked)
     except (Refused, OSError) as error:
         student = replace(student, trouble=f"cannot read it: {error.strerror}" if isinstance(
             error, OSError) else str(error))
@@ -391,10 +404,11 @@ def _kept(places: list[Place]) -> dict[str, bytes]:
     return found | ({NOT_KEPT: left.encode()} if left else {})
 
 
-def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:
+def _several(name: str, person: roster.Person, places: list[Place], note: str, asked: Asked
+             ) -> Submitted:
     """A student with several hand-ins: the last one, which also holds all of them by time."""
     places = sorted(places, key=lambda place: place.time.timestamp())
-    made = [_submitted(name, person, [[place]], note) for place in places]
+    made = [_submitted(name, person, [[place]], note, asked) for place in places]
     made = [replace(each, key=f"{each.key}~{number}") for number, each in enumerate(made, start=1)]
     return replace(made[-1], key=file_name(name), hand_ins=tuple(made))
 
@@ -411,24 +425,27 @@ def file_name(name: str) -> str:
     return kept
 
 
-def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Submitted:
+def _taken(student: Submitted, members: list[Member], opened: ExitStack, asked: Asked
+           ) -> Submitted:
     """The student with the problem files, wherever they are, if there is one candidate for each: a
     file of the right name, else one of nearly that name or with that problem's code in it.  Of
     several that differ none is chosen, nor what has the code of another problem, nor what is
-    hidden, nor a file in which nothing is written if its code may be in another one.  Raises
-    Refused: nothing can be accepted.
+    hidden, and none is missing or has nothing written in it if its code may be in another one.
+    Raises Refused: nothing can be accepted.
     """
-    given, (members, shut) = members, _opened(members, opened)
+    given, (members, shut) = members, _opened(
+        [member for member in members if not _is_ignored(member, asked)], opened)
     exact, near, others, hidden = defaultdict(list), defaultdict(list), [], []
-    members = sorted((member for member in members if not INSTALLED & {*member.path.parts}), key=(
-        lambda member: (not _may_be_taken(*member.path.parts), not _is_code(member),
+    members = sorted((member for member in members if not (
+        INSTALLED & {*member.path.parts} or _is_ignored(member, asked))), key=(
+        lambda member: (_is_hidden(member), not _is_code(member),
                         len(member.path.parts), member.path)))
     inside = {member: _stages_in(member) for member in islice((
-        member for member in members if _is_code(member) or _may_be_taken(*member.path.parts)
-        and not GIVEN.fullmatch(member.path.name)), MOST_CODE)}
+        member for member in members if _is_code(member) or not (
+            _is_hidden(member) or GIVEN.fullmatch(member.path.name))), MOST_CODE)}
     for member in members:
         match = NEARLY.fullmatch(member.path.name)
-        if not _may_be_taken(*member.path.parts):
+        if _is_hidden(member):
             hidden.append(member)
         elif PROBLEM.fullmatch(member.path.name):
             exact[int(match[1])].append(member)
@@ -459,18 +476,16 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
     if given and not (files or refused or any(near.values())):
         raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
                       f"{_names(members or given)}")
-    is_beside = shut or others or any(near.values()) or any(
-        inside.get(member) or _is_named(None, member) for member in hidden)
+    is_beside = shut or others or hidden or any(near.values())
     blank = {stage for stage in files if is_beside and _is_blank(stage, files[stage])}
-    is_all = bool(blank) and not refused and blank == files.keys()
     for stage in STAGES.keys() - (files.keys() - blank) - refused.keys():
-        may_be = near[stage] + [member for member in others if stage in (
-            about := inside.get(member, ())) or not about and (
-                is_all or _is_code(member) and _has_number(stage, member, home))]
+        may_be = near[stage] + [member for member in others
+                                if stage in (inside.get(member) or asked.stages)]
         may_be += [member for member in (*swapped, *hidden) if stage in inside.get(member, ())
                    or member in hidden and _is_named(stage, member)]
         may_be = [member for member in may_be if member not in used and not (
-            stage in blank and _adds_nothing(stage, member))]
+            (stage in blank or member in others and not inside.get(member))
+            and _adds_nothing(stage, member))]
         where = _names(may_be) or "what could not be opened: " + "; ".join(shut)
         if (may_be or shut) and stage in blank:
             del files[stage]
@@ -488,7 +503,7 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack) -> Subm
              if stage in files and member.path != home / f"problem_{stage}.py"]
     aside += [*notes, *(f"not opened: {why}" for why in shut)]
     if unread := [member for member in others if member not in used and (
-            blank or _is_code(member) or inside.get(member))]:
+            _is_code(member) or inside.get(member))]:
         aside.append(f"not graded, as it is not the file of one problem: {_names(unread)}")
     report = b""
     with suppress(Refused):
@@ -505,7 +520,7 @@ def _opened(members: list[Member], opened: ExitStack) -> tuple[list[Member], lis
     files, shut, count = [], [], 0
     queue = [(member, 0) for member in members]
     for member, level in queue:  # which grows
-        if not (member.path.name.lower().endswith(PACKED) and _may_be_taken(*member.path.parts)):
+        if _is_hidden(member) or not member.path.name.lower().endswith(PACKED):
             files.append(member)
             continue
         try:
@@ -560,6 +575,16 @@ def _code(member: Member) -> bytes:
                   + "; got more")
 
 
+def _is_hidden(member: Member) -> bool:
+    return not _may_be_taken(*member.path.parts) or bool(NOT_THEIRS & {*member.path.parts[:-1]})
+
+
+def _is_ignored(member: Member, asked: Asked) -> bool:
+    name = member.path.name.lower()
+    return not PROBLEM.fullmatch(name) and any(
+        fnmatchcase(name, pattern.lower()) for pattern in asked.ignored)
+
+
 def _is_code(member: Member) -> bool:
     return member.path.name.lower().removesuffix(".txt").endswith(CODE)
 
@@ -603,16 +628,11 @@ def _adds_nothing(stage: int, member: Member) -> bool:
     return False
 
 
-def _is_named(stage: int | None, member: Member) -> bool:
-    """Whether it is code, compiled or not, of nearly the right name; None: of any stage's."""
+def _is_named(stage: int, member: Member) -> bool:
+    """Whether it is code, compiled or not, of nearly the right name."""
     match = NEARLY.fullmatch(member.path.name)
-    return bool(match) and stage in (None, int(match[1])) and (
+    return bool(match) and stage == int(match[1]) and (
         _is_code(member) or member.path.suffix == ".pyc")
-
-
-def _has_number(stage: int, member: Member, home: PurePosixPath) -> bool:
-    """Whether its name has this number: p2.py, problem_2/solution.py."""
-    return bool(re.search(rf"(?<!\d)0*{stage}(?!\d)", str(member.path).removeprefix(f"{home}/")))
 
 
 def _names(members: list[Member]) -> str:

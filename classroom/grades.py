@@ -38,6 +38,7 @@ class Policy:
     assignment: str = "original"  # for which files without step markers were written
     zero: bool = False  # whether those who handed in nothing have 0 points once it is too late
     adds_steps: bool = False  # whether what right steps bring is in the points, too
+    ignore: tuple[str, ...] = ()  # patterns of names of files in which no one writes an answer
 
     def full(self, number: int) -> float:
         """The most points of a stage."""
@@ -74,9 +75,9 @@ def read(path: Path | None) -> Policy:
     except ValueError as error:  # not TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
     if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "assignment",
-                                "missing", "step_credit"}:
-        raise wrong("points, shares, optional, steps, step_credit, missing, late and assignment "
-                    "only", sorted(unknown)[0])
+                                "missing", "step_credit", "ignore"}:
+        raise wrong("points, shares, optional, steps, step_credit, missing, ignore, late and "
+                    "assignment only", sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
@@ -93,13 +94,16 @@ def read(path: Path | None) -> Policy:
     if not isinstance(optional, list) \
             or not all(type(number) is int and number in STAGES for number in optional):
         raise wrong("optional = [8, 9] or the like", optional)
+    ignore = given.get("ignore", [])
+    if not isinstance(ignore, list) or not all(isinstance(name, str) for name in ignore):
+        raise wrong('ignore = ["report.pdf", "*.png"] or the like', ignore)
     steps = given.get("steps", 0.0)
     if not _is_amount(steps) or steps > shares["standard"]:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
                   frozenset(optional), steps, _late(given.get("late"), wrong, path.parent),
                   given.get("assignment", "original"), given.get("missing") == "zero",
-                  given.get("step_credit") == "points")
+                  given.get("step_credit") == "points", tuple(ignore))
 
 
 def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Path

@@ -16,7 +16,7 @@ from pathlib import Path
 from classroom import grades
 from classroom.batch import fault
 from classroom.child import Child
-from classroom.gather import Submitted, one
+from classroom.gather import Asked, Submitted, one
 from classroom.reports import stage_report
 from classroom.store import Unit
 from grader.assignment.record import ROOT, sha256, version
@@ -52,7 +52,7 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
     JSON that say what was found ("stages", "unsettled", "points", "max_points", "grader", "notes",
     "seconds").  hidden: folders that the files must not read.
     """
-    start, student = time.monotonic(), one(folder)
+    start, student = time.monotonic(), one(folder, Asked(kit.stages, kit.worth.ignore))
     grading = _Grading(student, kit, start, write)
     grading.report()
     each = kit.seconds / len(kit.stages)

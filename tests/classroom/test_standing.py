@@ -247,6 +247,22 @@ def test_who_handed_in_nothing_keeps_what_the_worksheet_holds(moodle, tmp_path, 
     assert "2 handed in nothing" in capsys.readouterr().out
 
 
+def test_a_picture_beside_a_blank_file_is_no_zero_until_it_is_ignored(moodle, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    anna = tmp_path / "in/Anna_11_assignsubmission_file"
+    (anna / "problem_2.py").write_text("raise NotImplementedError\n")
+    (anna / "problem_1.py").write_text("pass")
+    (anna / "IMG_2.JPG").write_bytes(b"\xff\xd8")
+    assert moodle() == 3 and of_worksheet(tmp_path)["Anna"] == ""
+    assert "its code may be in IMG_2.JPG" in capsys.readouterr().out
+    (tmp_path / "policy.toml").write_text("ignore = ['img*']\n")
+    assert moodle("--policy", tmp_path / "policy.toml") == 0
+    assert of_worksheet(tmp_path)["Anna"] == "0.00"
+    (tmp_path / "policy.toml").write_text("ignore = 'img*'\n")
+    assert moodle() == 2 and 'want ignore = ["report.pdf", "*.png"] or the like; got' in (
+        capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
     ("2020-01-01T00:00:00Z", "No submission", "handed in nothing", "0.00"),
     ("2990-01-01T00:00:00Z", "No submission", "open", ""),
