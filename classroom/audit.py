@@ -172,11 +172,11 @@ def _which(old: dict | None, new: dict) -> str:
 
 def _without_notes(path: Path) -> bytes:
     """overrides.csv with a hash for each private note."""
-    rows, delimiter = roster.cells(path, "--overrides")
+    rows, form = roster.cells(path, "--overrides")
     at = [i for i, header in enumerate(rows[0]) if roster.squash(header) == "note"]
     return roster.written([rows[0], *([
         "sha256:" + sha256(cell.encode())[:16] if i in at and cell else cell
-        for i, cell in enumerate(row)] for row in rows[1:])], delimiter=delimiter)
+        for i, cell in enumerate(row)] for row in rows[1:])], form)
 
 
 def _table(columns: Iterable[str], rows: list[dict[str, str]]) -> bytes:

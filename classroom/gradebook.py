@@ -5,7 +5,6 @@ matched by numbers, logins and addresses, by name only if none of them differs. 
 row that may belong to several students is left as it is.
 """
 
-import codecs
 import json
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from classroom import roster
 from classroom.gather import SYSTEMS
 from classroom.reports import EMPTY, person_of, plain
+from classroom.roster import number
 from classroom.verdicts import verdicts
 from grader.text import escape
 
@@ -42,11 +42,13 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
     here.  -> the new file; a line for everyone who is in only one of the two, is undecided, or has
     no clear row; who had another grade there.  Raises ValueError: it is no such file.
     """
-    rows, delimiter = roster.cells(path, f"--{system}")
+    rows, form = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
-    if sheet.most and _number(sheet.most) != most:
+    if sheet.most and (there := number(sheet.most)) != most:
         raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: pass "
-                         f"--scale {sheet.most}, or change the maximum there")
+                         f"--scale {there:g}, or change the maximum there")
+    point = "," if any("," in cell and number(cell) == number(cell) for cell in (
+        sheet.most, *(rows[row][sheet.column] for row in sheet.people))) else "."
     said, replaced, owners, doubtful = [], [], {row: [] for row in sheet.people}, set()
     differ = roster.differing(map(person_of, graded), sheet.people.values(), *SYSTEMS)
     for report in graded:
@@ -80,13 +82,12 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
             if system == "moodle" and points > most:  # Moodle would drop it silently
                 said.append(f"{name}: {points:.2f} points, written as {most:g}, Moodle's maximum")
                 points = most
-            was, sheet.rows[row][sheet.column] = sheet.rows[row][sheet.column], f"{points:.2f}"
-            if was.strip("- ") and _number(was) != float(f"{points:.2f}"):
-                replaced.append(f"{name} ({escape(was)} -> {points:.2f})")
-    text = roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
-                          delimiter=delimiter)
-    marked = path.read_bytes().startswith(codecs.BOM_UTF8)
-    return codecs.BOM_UTF8 * marked + text, said, replaced
+            now = f"{points:.2f}".replace(".", point)
+            was, sheet.rows[row][sheet.column] = sheet.rows[row][sheet.column], now
+            if was.strip("- ") and number(was) != number(now):
+                replaced.append(f"{name} ({escape(was)} -> {now})")
+    return roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
+                          form), said, replaced
 
 
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
@@ -108,7 +109,7 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
         raise ValueError("--column: want one of " + "; ".join(works.values())
                          + f"; got {column or 'none'}")
     people, most = {}, ""
-    for number, row in enumerate(rows[1:], start=1):
+    for line, row in enumerate(rows[1:], start=1):
         row += [""] * (len(header) - len(row))
         if "Points Possible" in row[0]:
             most = row[chosen[0]].strip()
@@ -117,7 +118,7 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
                 ", ".join(row[:id]).strip(), row[id].strip(), system="canvas", also=tuple(
                     (header[i], row[i].strip()) for i in range(id + 1, section)))
             if person.name != roster.TEST_STUDENT or "SIS User ID" in dict(person.known):
-                people[number] = person
+                people[line] = person
     return Sheet(rows, people, chosen[0], [*range(section + 1), chosen[0]], most)
 
 
@@ -133,28 +134,21 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
                          f"{', '.join(header) or 'nothing'} in {path}")
     at = header.index(column)
     people, most = {}, ""
-    for number, row in enumerate(rows[1:], start=1):
+    for line, row in enumerate(rows[1:], start=1):
         if not any(row):
             continue
         row += [""] * (len(header) - len(row))
-        if row[at].strip("- ") and _number(row[at]) != _number(row[at]):
+        if row[at].strip("- ") and number(row[at]) != number(row[at]):
             raise ValueError(f"--column: want a column of numbers; got {row[at]} in row "
-                             f"{number + 1} of {path}")
+                             f"{line + 1} of {path}")
         id = re.search(r"\d+$", row[0].strip())
-        people[number] = roster.Person(
+        people[line] = roster.Person(
             row[1].strip(), id[0] if id else "", system="moodle", also=tuple(
                 (title, cell.strip()) for title, cell in zip(header[1:5], row[1:5], strict=True)
                 if "@" in cell))
         beside = "".join(row[at + 1:at + 2])  # the maximum, unless grades are not numbers
-        most = most or beside * (_number(beside) == _number(beside))
+        most = most or beside * (number(beside) == number(beside))
     return Sheet(rows, people, at, list(range(len(header))), most)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text.replace(",", "."))
-    except ValueError:
-        return float("nan")
 
 
 def nbgrader(graded: list[dict], assignment: str) -> bytes:
@@ -170,7 +164,7 @@ def nbgrader(graded: list[dict], assignment: str) -> bytes:
                 report["login"] or report["id"] or report["student"], last, first,
                 report["email"])), round(report["points"] + report["late_penalty"], 2),
                 report["late_penalty"], report["points"], report["max_points"]])
-    return roster.written(table, lineterminator="\n")
+    return roster.written(table, roster.Form(newline="\n"))
 
 
 def check50(report: dict) -> bytes:

@@ -136,8 +136,16 @@ def _late(given: object, wrong: Callable[[str, object], ValueError], folder: Pat
 def _spent(path: Path) -> list[tuple[roster.Person, int]]:
     """Who has used how many days of the budget, by the grades.csv of another assignment."""
     _, rows = roster.table(path, "--policy: spent", ("student", "free_days"))
-    return [(roster.Person(row["student"], *(row.get(name, "") for name in (
-        "id", "login", "email"))), int(row["freedays"] or 0)) for row in rows]
+    found = []
+    for row in rows:
+        try:
+            days = roster.whole(row["freedays"] or "0")
+        except ValueError:
+            raise ValueError("--policy: spent: want whole days in the column free_days; got "
+                             f"{row['freedays']} of {row['student']} in {path}") from None
+        found.append((roster.Person(row["student"], *(row.get(name, "") for name in (
+            "id", "login", "email"))), days))
+    return found
 
 
 def _is_amount(value: object) -> bool:
@@ -166,8 +174,8 @@ def read_overrides(path: Path | None) -> list[Override]:
 def _override(row: dict[str, str]) -> Override:
     """Read one row.  Raises ValueError: it is not an override."""
     stage = None if row["stage"] == ALL else int(row["stage"].lower().removeprefix("p"))
-    points = float(row["points"].replace(",", ".")) if row["points"] else None
-    days = int(row["dayslate"]) if row.get("dayslate") else None
+    points = roster.number(row["points"]) if row["points"] else None
+    days = roster.whole(row["dayslate"]) if row.get("dayslate") else None
     given = Override(row["student"], stage, points, escape(row["reason"]),
                      escape(row.get("note", "")), days)
     if not given.student or stage is not None and stage not in STAGES \

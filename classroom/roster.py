@@ -4,6 +4,7 @@ Tables are read as spreadsheets and learning systems write them: separated by co
 or tabs, with headers in any case.
 """
 
+import codecs
 import csv
 import io
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from grader.text import escape
 
@@ -27,6 +29,8 @@ HEADERS = {  # the names of each column, in lower case without spaces
 STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?graded|-|$",
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
+NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]*)?(e[+-]?[0-9]+)?", re.IGNORECASE)
+SHORTENED = re.compile(r"[0-9]([.,][0-9]+)?E\+(09|[1-9][0-9])")  # an id as Excel shows it
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how an .xlsx or .ods begins, and an .xls
 TEST_STUDENT = "Student, Test"  # as whom a teacher of Canvas sees a course; without a SIS user id
 NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
@@ -80,19 +84,44 @@ def squash(text: str) -> str:
     return re.sub(r"[\W_]", "", unicodedata.normalize("NFC", text)).casefold()
 
 
-def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
-    """-> the rows of a table; the separator.  what: begins an error's message.  Raises ValueError:
-    it is no such table."""
+class Form(NamedTuple):
+    """How a table is written."""
+
+    delimiter: str = ","
+    newline: str = "\r\n"
+    encoding: str = "utf-8"
+
+
+COMMAS = Form()
+
+
+def number(text: str) -> float:
+    """A number with a point or a comma before its decimals, also "1e1" (10); NaN if it is none."""
+    return float(text.replace(",", ".")) if NUMBER.fullmatch(text.strip()) else float("nan")
+
+
+def whole(text: str) -> int:
+    """A number of 0 or more without decimals.  Raises ValueError: it is none."""
+    if (value := number(text)) not in range(10**6):
+        raise ValueError
+    return int(value)
+
+
+def cells(path: Path, what: str) -> tuple[list[list[str]], Form]:
+    """-> the rows of a table; how it is written.  what: begins an error's message.  Raises
+    ValueError: it is no such table."""
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     data = path.read_bytes()
     if data.startswith(WORKBOOKS):
         raise ValueError(f"{what}: want a table, a .csv; got {path}, a workbook: open it in Excel "
                          "or LibreOffice, and save it as CSV UTF-8")
+    encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else "utf-8"
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError:
-        text = data.decode("cp1252", "replace")  # as Excel saves a .csv
+        encoding = "cp1252"  # as Excel saves a .csv
+        text = data.decode(encoding, "replace")
         if not {"\0", "\ufffd"}.isdisjoint(text):
             raise ValueError(f"{what}: want a table in UTF-8; got another encoding in {path}"
                              ) from None
@@ -102,18 +131,22 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
     except csv.Error as error:
         raise ValueError(f"{what}: want a table of values separated by commas, semicolons or "
                          f"tabs; got {error} in {path}") from None
-    for number, row in enumerate(rows, start=1):
+    for line, row in enumerate(rows, start=1):
         if len(row) > len(rows[0]):
             raise ValueError(f"{what}: want {len(rows[0])} cells a row; got {len(row)} in row "
-                             f"{number} of {path}: quote what holds a {delimiter!r}")
-    return rows, delimiter
+                             f"{line} of {path}: quote what holds a {delimiter!r}")
+        if short := next(filter(SHORTENED.fullmatch, row), ""):
+            raise ValueError(f"{what}: want numbers in full; got {short} in row {line} of {path}"
+                             ", as Excel shortens them: give the file as it was downloaded")
+    newline = re.search(r"\r\n|\n|\r|$", text)[0] or COMMAS.newline
+    return rows, Form(delimiter, newline, encoding)
 
 
-def written(rows: Iterable[Iterable], **dialect: str) -> bytes:
+def written(rows: Iterable[Iterable], form: Form = COMMAS) -> bytes:
     """Write a table of these rows; None gives an empty cell."""
     text = io.StringIO(newline="")
-    csv.writer(text, **dialect).writerows(rows)
-    return text.getvalue().encode()
+    csv.writer(text, delimiter=form.delimiter, lineterminator=form.newline).writerows(rows)
+    return text.getvalue().encode(form.encoding)
 
 
 def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...] = ()

@@ -183,6 +183,46 @@ def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
     assert "want a column of 750 points; got 100" in run([BEN], *option, exported=hundred)[1]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+@pytest.mark.parametrize("newline", ["\r\n", "\n"])
+@pytest.mark.parametrize(("delimiter", "point"), [(";", ","), ("\t", "."), (",", ",")])
+def test_a_table_comes_back_as_it_was_written(run, tmp_path, encoding, newline, delimiter, point):
+    rows = [["Identifier", "Full name", "Grade", "Maximum grade", "Last modified (grade)"],
+            ["Participant 4711", "Jürgen Groß", "", "750,00", "-"],
+            ["Participant 4712", "Ben Braun", "", "750,00", "-"],
+            ["Participant 4713", "Cleo Coe", "", "750,00", "-"], []]
+
+    def table(*grades: str) -> bytes:
+        for row, grade in zip(rows[1:], grades, strict=False):
+            row[2] = grade
+        text = newline.join(delimiter.join(
+            f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows)
+        return text.replace(",00", f"{point}00").encode(encoding)
+    students = [report("Jürgen Groß", 70.5, id="4711"), report("Ben", 70.0, id="4712"),
+                report("Cleo Coe", 71.0)]
+    run(students, "--check50", tmp_path / "checks")
+    export = tmp_path / "exported.csv"
+    export.write_bytes(table("70,00", "", "7.1e1"))
+    given = (str(tmp_path / "out"), "--moodle", str(export))
+    assert program.main(["gradebook", *given]) == 0
+    assert (tmp_path / "out/moodle.csv").read_bytes() == table(
+        *(grade.replace(".", point) for grade in ("70.50", "70.00", "71.00")))
+
+
+@pytest.mark.parametrize("cell", ["1_0", "1e", "nan", "1.000,00", "٧٠", "0x10"])
+def test_a_grade_that_is_no_number_is_refused(run, tmp_path, cell):
+    code, said, files = run([BEN], "--moodle", tmp_path / "export.csv",
+                            exported=MOODLE.replace(",12.00,", f',"{cell}",'))
+    assert code == 2 and not files and f"want a column of numbers; got {cell} in row 3" in said
+
+
+@pytest.mark.parametrize("id", ["4.71235E+11", "4,7E+11", "5E+12"])
+def test_a_number_that_excel_shortened_is_refused(run, tmp_path, id):
+    code, said, files = run([ANNA], "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention", exported=CANVAS.replace(",102,", f',"{id}",'))
+    assert code == 2 and not files and f"want numbers in full; got {id} in row 5" in said
+
+
 @pytest.mark.parametrize(("doubtful", "more", "says"), [
     ([report("Ben", 1.0, id="103", login="bb@x.org")], "", "Ben: matches rows 5 and 7 of export"),
     ([report("Ben Braun", 1.0), report("B", 2.0, id="102")], "",

@@ -286,6 +286,9 @@ def test_overrides_are_read(written):
     assert grades.read_overrides(path) == [Override("anna", 4, 12.5, "late by permission")]
     path = written("student,stage,points,reason,note\nben,4,0,,copied from Anna\n")
     assert grades.read_overrides(path) == [Override("ben", 4, 0.0, "", "copied from Anna")]
+    path = written("student,stage,points,reason,days late\nben,4,1e1,x,\nben,*,,x,1.0\n")
+    assert [(each.points, each.days_late) for each in grades.read_overrides(path)] == [
+        (10.0, None), (None, 1)]
     assert grades.read_overrides(None) == []
 
 
@@ -294,7 +297,7 @@ def test_overrides_are_read(written):
     ("anna,12,80,x", "a stage of 1-9"), ("anna,4,,x", "points or"), ("anna,*,,x", "points or"),
     ("anna,4,all,x", "points or, for ., days_late, and a reason or a note"),
     ("anna,4,-1,x", "points"), (",4,1,x", "a student"),
-    ("anna,4,nan,x", "points"), ("anna,4,1e9,x", "points"),
+    ("anna,4,nan,x", "points"), ("anna,4,1e9,x", "points"), ("anna,4,1_0,x", "got anna, 4, 1_0"),
     ("anna,4,1,x,y", "want 4 cells a row; got 5"),
 ])
 def test_overrides_that_are_none(written, row, says):
@@ -302,7 +305,7 @@ def test_overrides_that_are_none(written, row, says):
         grades.read_overrides(written(f"student,stage,points,reason\n{row}\n"))
 
 
-@pytest.mark.parametrize("days", ["-1", "one"])
+@pytest.mark.parametrize("days", ["-1", "one", "1.5", "1_0"])
 def test_a_message_on_bad_days_shows_them(written, days):
     with pytest.raises(ValueError, match=rf"got anna, \*, -, ok, {days} in row 2"):
         grades.read_overrides(written(

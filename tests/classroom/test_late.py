@@ -416,8 +416,10 @@ def test_days_of_a_terms_budget_cost_nothing_until_they_are_spent(tmp_path):
         grades.apply(made, rules, spent=spent[person])
         assert (made["points"], made["free_days"]) == (points, free)
     (tmp_path / "old.csv").write_text("name\n")
+    (tmp_path / "half.csv").write_text("student,free_days\nAnna,1.5\n")
     for wrong, says in (("budget = -1", "want a budget of 0"), ("spent = 3", "want spent ="),
                         ("spent = ['gone.csv']", "want a table, a .csv; got"),
+                        ("spent = ['half.csv']", "want whole days .*; got 1.5 of Anna"),
                         ("spent = ['old.csv']", "want the columns student, free_days; got name")):
         path.write_text(f"[late]\ndeadline = 2026-11-30T12:00:00Z\n{wrong}\n")
         with pytest.raises(ValueError, match=says):
