@@ -11,6 +11,9 @@ causal work, for a full mask and for a window.  With R = 2:
     piece      0    1    2    3
     rank       0    1    1    0
 
+Each of several packed sequences (cu_seqlens) is cut like that.  A rank holds its front pieces of
+all sequences, one after the other, and then its back pieces of all.
+
 Full causal attention is a ring.  A rank first attends to its own keys; then keys and values travel
 from rank to rank, the next ones in flight while a kernel works on the last.  Each chunk's o and lse
 are merged into the sums in float32.  The backward gives every chunk the merged o and lse, which
@@ -20,42 +23,42 @@ makes its P that of the whole row, and dk and dv travel along with the keys that
     j < r            seen by both pieces    seen by none
     j > r            seen by the back piece, both of them
 
-A window needs only the W - 1 keys before each piece, its halo, from one neighbour, or several where
-a piece is shorter.  The kernel first runs on the rank's rows as they are, which is right except for
-the first W - 1 rows of most pieces.  Those run again, with [sink tokens | halo | own] as keys and
-rows of zeros before the queries; in the backward of the first call their lse is infinite, so that
-they add nothing there.  With sink tokens, or if W > C, all rows run like that.  Each rank's cost
-depends on C and W, not on R.
+A window needs only the W - 1 keys before each piece, its halo, from one piece or several.  The
+kernel first runs on the rank's rows as they are, which is right except for the first W - 1 rows of
+most pieces.  Those run again, as packed sequences, with [sink tokens | halo | own] as keys and rows
+of zeros before the queries; in the backward of the first call their lse is infinite, so that they
+add nothing there.  With sink tokens, or if no piece is longer than W - 1, all rows run like that.
+One exchange brings all keys of this second call.  Each rank's cost depends on C and W, not on R.
 
 A rank's gradient of the sink logits is its own rows' share, like that of any other parameter: add
 up the ranks'.
 """
 
 import contextlib
+import functools
 import itertools
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
-from . import entry
+from . import entry, policy
 
-FULL = None, False, None, 0  # max_seqlen, is_causal, window_size, sink_size
-
-
-SPLIT_OVER = None  # the group that enable() was given
+SPLIT_OVER = None  # what enable() was given: the group and cu_seqlens
 
 
 @contextlib.contextmanager
-def enable(group=None):
+def enable(group=None, cu_seqlens=None):
     """Have layers of Transformers with "sink_attn" attend over sequences split over the group.
 
     The model gets shard(ids, group, dim=1) and position_ids=positions(N, group)[None], and no
-    attention_mask.  Forward and backward belong inside, because checkpointing runs layers again.
+    attention_mask; with packed sequences one row, and shard and positions get cu_seqlens, too.
+    Forward and backward belong inside, because checkpointing runs layers again.
     """
     global SPLIT_OVER
-    before, SPLIT_OVER = SPLIT_OVER, group or dist.group.WORLD
+    before, SPLIT_OVER = SPLIT_OVER, (group or dist.group.WORLD, cu_seqlens)
     try:
         yield
     finally:
@@ -63,48 +66,67 @@ def enable(group=None):
 
 
 # ------------------------------------------------------------------ layout
-def positions(N: int, group=None, device=None) -> torch.Tensor:
-    """Returns the position of each of this rank's rows, (2C,) int64; N and more for padding."""
+def positions(N: int, group=None, device=None, cu_seqlens=None) -> torch.Tensor:
+    """Returns the position of each of this rank's rows in its sequence, (2C,) int64.
+
+    Padding has the positions after the sequence's last.  cu_seqlens: as in shard.
+    """
     group = group or dist.group.WORLD
-    C, rows = -(-N // (2 * group.size())), torch.arange
-    return torch.cat([rows(p * C, (p + 1) * C, device=device) for p in _pieces(group)])
+    return _places(_lengths(cu_seqlens, N), group.size(), group.rank(), device)[0]
 
 
-def shard(x: torch.Tensor, group=None, dim: int = 2, value=0) -> torch.Tensor:
+def shard(x: torch.Tensor, group=None, dim: int = 2, value=0, cu_seqlens=None) -> torch.Tensor:
     """Returns this rank's rows of x, whose dimension dim has all N tokens; value for padding.
 
     Args:
         x: any tensor, the same on all ranks, or right at least in this rank's rows.
+        cu_seqlens: (S + 1,), int32: where each packed sequence begins among the N tokens, and N.
     """
     group, N = group or dist.group.WORLD, x.shape[dim]
-    where = positions(N, group, x.device)
-    rows = x.index_select(dim, where.clamp(max=N - 1))
-    if N % (2 * group.size()) == 0:
+    lengths = _lengths(cu_seqlens, N)
+    _, tokens = _places(lengths, group.size(), group.rank(), x.device)
+    rows = x.index_select(dim, tokens.clamp(max=N - 1))
+    if not any(n % (2 * group.size()) for n in lengths):
         return rows
-    inside = (where < N).view(-1, *[1] * (x.dim() - dim % x.dim() - 1))
+    inside = (tokens < N).view(-1, *[1] * (x.dim() - dim % x.dim() - 1))
     return rows.where(inside, value)
 
 
-def unshard(x: torch.Tensor, N: int, group=None, dim: int = 2) -> torch.Tensor:
+def unshard(x: torch.Tensor, N: int, group=None, dim: int = 2, cu_seqlens=None) -> torch.Tensor:
     """Returns all N tokens of x, of which every rank has its rows; not differentiable."""
     group = group or dist.group.WORLD
     x = x.detach().contiguous()
     parts = [torch.empty_like(x) for _ in range(group.size())]
     dist.all_gather(parts, x, group=group)
-    fronts, backs = zip(*(part.chunk(2, dim) for part in parts), strict=True)
-    return torch.cat([*fronts, *reversed(backs)], dim).narrow(dim, 0, N)
+    lengths = _lengths(cu_seqlens, N)
+    places = (_places(lengths, group.size(), r, x.device)[1] for r in range(group.size()))
+    return torch.cat(parts, dim).index_select(dim, torch.cat([*places]).argsort()[:N])
 
 
-def _pieces(group) -> tuple[int, int]:
-    """Returns the numbers of this rank's two pieces."""
-    return group.rank(), 2 * group.size() - 1 - group.rank()
+def _lengths(cu_seqlens, N: int | None) -> list[int]:
+    """Returns the lengths of all sequences, N tokens together, or any number of them."""
+    return [N] if cu_seqlens is None else entry._read_sequences(cu_seqlens, policy.FAR, N)
+
+
+def _places(lengths, size: int, rank: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a rank's rows' positions in their sequences and, N for padding, among all N tokens.
+
+    Both (2C,), int64.
+    """
+    n = torch.tensor(lengths, device=device)
+    C = -(-n // (2 * size))
+    s = torch.arange(len(n), device=device).repeat_interleave(C)
+    offset = torch.arange(len(s), device=device) - (C.cumsum(0) - C)[s]
+    where = torch.cat([p * C[s] + offset for p in (rank, 2 * size - 1 - rank)])
+    s = s.repeat(2)
+    return where, ((n.cumsum(0) - n)[s] + where).where(where < n[s], sum(lengths))
 
 
 # --------------------------------------------------------------- attention
 @torch.compiler.disable
 def attention(
-    q, k, v, group=None, *, window_size=None, sink_size=0, softmax_scale=None, sink_logits=None,
-    deterministic=None,
+    q, k, v, group=None, *, cu_seqlens=None, window_size=None, sink_size=0, softmax_scale=None,
+    sink_logits=None, deterministic=None,
 ):
     """Causal attention of this rank's queries over the keys of all ranks, differentiable.
 
@@ -114,6 +136,8 @@ def attention(
         q: (B, HQ, 2C, D), this rank's rows as shard returns them, any strides.
         k, v: (B, HKV, 2C, D).
         group: of torch.distributed; None for all processes.
+        cu_seqlens: (S + 1,), int32: where the packed sequences begin in the whole row, and its
+            end, the same on all ranks; each attends only to itself.  B is 1 then.  Or None.
         window_size, sink_size, softmax_scale, deterministic: as in sink_attn.attention.
         sink_logits: (HQ,), the same on all ranks, or None.  Its gradient is this rank's share.
 
@@ -123,46 +147,61 @@ def attention(
 
     Raises:
         ValueError: a rank's input breaks the contract of sink_attn.attention, or the ranks differ
-        in shapes, dtypes or options.  One exchange at the first call of a kind finds that, and
-        every rank raises.  After that a rank that differs is waited for until the group's timeout.
+        in shapes, dtypes, lengths or options.  One exchange at the first call of a kind finds
+        that, and every rank raises.  After that a rank that differs is waited for until the
+        group's timeout.
     """
     group = group or dist.group.WORLD
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    q, k, v, scale = _agree(
-        group, q, k, v, sink_logits, window_size, sink_size, softmax_scale, bool(deterministic)
+    q, k, v, scale, C = _agree(
+        group, q, k, v, sink_logits, cu_seqlens, window_size, sink_size, softmax_scale,
+        bool(deterministic),
     )
-    N = q.shape[2] * group.size()
+    N = 2 * group.size() * max(C)
     if window_size is None or window_size >= N:
         window_size, sink_size = None, 0
-    merged = window_size is None and group.size() > 1  # by a natural lse
+    packed = cu_seqlens is not None
+    alone = group.size() == 1 and not packed
+    merged = window_size is None and not alone  # by a natural lse
     options = window_size, min(sink_size, N), bool(deterministic), scale, merged
-    if group.size() == 1:
+    if alone:
         options = None, True, *options
         kernels = entry.picked(q, k, None, *options)
         return entry.AttentionFunction.apply(q, k, v, sink_logits, None, *options, kernels)
     function = _Ring if merged else _Window
-    return function.apply(q, k, v, sink_logits, group, *options)
+    return function.apply(q, k, v, sink_logits, group, C, packed, *options)
 
 
 _AGREED = WeakIdKeyDictionary()  # group -> the kinds of calls that its ranks agreed on
 
 
-def _agree(group, q, k, v, sink_logits, window_size, sink_size, softmax_scale, deterministic):
-    """Returns what entry.checked does, if all ranks of the group call with the same."""
+def _agree(
+    group, q, k, v, sink_logits, cu_seqlens, window_size, sink_size, softmax_scale, deterministic
+):
+    """Returns what entry.checked does, and the lengths of the pieces, if all ranks agree."""
     tensors = q, k, v, sink_logits
     gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     call = dict(
         zip("q k v sink_logits".split(), [x if x is None else (*x.shape, x.dtype) for x in tensors],
             strict=True),
         window_size=window_size, sink_size=sink_size, softmax_scale=softmax_scale,
-        deterministic=deterministic, gradients=gradients,
+        deterministic=deterministic, gradients=gradients, lengths=None,
     )
     fault, out = None, None
     try:
         out = entry.checked(q, k, v, sink_logits, True, window_size, sink_size, softmax_scale)
-        if q.shape[2] % 2:
+        if cu_seqlens is not None:
+            call["lengths"] = tuple(_lengths(cu_seqlens, None))
+            if q.shape[0] != 1:
+                raise ValueError(f"want B = 1 with cu_seqlens; got {q.shape[0]}")
+        elif q.shape[2] % 2:
             raise ValueError(f"want an even number of rows, two pieces; got {q.shape[2]}")
+        lengths = call["lengths"] or [group.size() * q.shape[2]]
+        C = tuple(-(-n // (2 * group.size())) for n in lengths)
+        if 2 * sum(C) != q.shape[2]:
+            raise ValueError(f"want {2 * sum(C)} rows, as shard returns them; got {q.shape[2]}")
+        out = *out, C
     except (ValueError, TypeError) as error:
         fault = str(error)
     calls, key = _AGREED.setdefault(group, set()), tuple(call.values())
@@ -179,50 +218,51 @@ def _agree(group, q, k, v, sink_logits, window_size, sink_size, softmax_scale, d
                 raise ValueError(
                     f"want {name} = {want}, as on rank 0; got {other[name]} on rank {rank}"
                 )
+    if len(calls) >= MOST:  # all ranks forget at the same call
+        calls.clear()
     calls.add(key)
     return out
 
 
+MOST = 1000  # kinds of calls that are remembered: lengths of packed sequences seldom recur
+
+
+@functools.lru_cache(MOST)
+def _packing(lengths: tuple[int, ...], device) -> tuple[torch.Tensor, int]:
+    """Returns cu_seqlens of sequences of these lengths, and the longest length."""
+    borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+    return borders, max(lengths)
+
+
+def _kernels(q, k, cu_seqlens, *options):
+    return entry.picked(q, k, None if cu_seqlens is None else "triton", *options)
+
+
 def _attend(q, k, v, sink_logits, *options):
-    """Returns o and lse."""
-    kernels = entry.picked(q, k, None, *options)
-    return entry._forward(q, k, v, sink_logits, None, *options, kernels)
+    """Returns o and lse.  options: cu_seqlens, max_seqlen, is_causal and so on, as entry's."""
+    return entry._forward(q, k, v, sink_logits, *options, _kernels(q, k, *options))
 
 
-def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, *options):
+def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, cu_seqlens, *options):
     """Returns dq, dk, dv and dsink_logits or None.  o and lse: those of whole rows, contiguous."""
-    kernels = entry.picked(q, k, None, *options)
     return entry._backward(
-        q, k, v, sink_logits, None, o, lse, do, None, *options, kernels,
-        (True, True, True, needs_sinks),
+        q, k, v, sink_logits, cu_seqlens, o, lse, do, None, *options,
+        _kernels(q, k, cu_seqlens, *options), (True, True, True, needs_sinks),
     )
-
-
-def _exchange(moves, group):
-    """Start to move tensors between ranks.
-
-    Args:
-        moves: (send: bool, x, peer) for all that this rank sends and receives, in an order in which
-            those between two ranks come alike on both.
-
-    Returns:
-        A function that waits for all of them.
-    """
-    if not moves:
-        return lambda: None
-    works = dist.batch_isend_irecv([
-        dist.P2POp(dist.isend if send else dist.irecv, x, group=group, group_peer=peer)
-        for send, x, peer in moves
-    ])
-    return lambda: [work.wait() for work in works]
 
 
 # -------------------------------------------------------------------- ring
 def _pass_on(x, group):
     """Start to send x to the next rank.  Returns the previous rank's, and what waits for it."""
-    rank, size, received = group.rank(), group.size(), torch.empty_like(x)
-    moves = (True, x, (rank + 1) % size), (False, received, (rank - 1) % size)
-    return received, _exchange(moves, group)
+    rank, size = group.rank(), group.size()
+    if size == 1:
+        return x, lambda: None
+    received = torch.empty_like(x)
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, x, group=group, group_peer=(rank + 1) % size),
+        dist.P2POp(dist.irecv, received, group=group, group_peer=(rank - 1) % size),
+    ])
+    return received, lambda: [work.wait() for work in works]
 
 
 def _heads(x):
@@ -237,230 +277,238 @@ def _merge(o, lse, part_o, part_lse) -> None:
     lse.copy_(total)
 
 
-def _meetings(step, rank, C):
+def _travel(kv, group):
+    """Yields the keys and values of this rank, of the one before it, and so on round the ring."""
+    for _ in range(group.size() - 1):
+        next_kv, wait = _pass_on(kv, group)
+        yield kv
+        wait()
+        kv = next_kv
+    yield kv
+
+
+def _meetings(step, rank, C, packed):
     """Yields which of a rank's queries, as a view, see which part of the keys in a step."""
     front, back = slice(C), slice(C, 2 * C)
-    if step <= rank:  # the keys of an earlier rank
+
+    def late(x):
+        return x[:, :, back]
+
+    if step == 0:  # its own keys: the first call did all of them, or packed those of a piece
+        yield from [(late, front)] if packed else []
+    elif step <= rank:  # the keys of an earlier rank
         yield _heads, front
     else:
-        yield from ((lambda x: x[:, :, back], piece) for piece in (front, back))
+        yield from [(late, front), (late, back)]
 
 
 class _Ring(torch.autograd.Function):
     """Full causal attention."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink_logits, group, *options):
-        q, kv = q.contiguous(), torch.stack([k, v])
-        own, full, C = (None, True, *options), (*FULL, *options[2:]), q.shape[2] // 2
-        next_kv, wait = _pass_on(kv, group)
-        o, lse = _attend(q, k, v, sink_logits, *own)
-        o = o.float()
-        for step in range(1, group.size()):
-            wait()
-            kv = next_kv
-            if step < group.size() - 1:
-                next_kv, wait = _pass_on(kv, group)
-            for view, piece in _meetings(step, group.rank(), C):
+    def forward(ctx, q, k, v, sink_logits, group, C, packed, *options):
+        q, none = q.contiguous(), (None, None)
+        own = *(_packing(2 * C, q.device) if packed else none), True, *options
+        full = *(_packing(C, q.device) if packed else none), False, *options
+        for step, kv in enumerate(_travel(torch.stack([k, v]), group)):
+            if step == 0:
+                o, lse = _attend(q, k, v, sink_logits, *own)
+                o = o.float()
+            for view, piece in _meetings(step, group.rank(), sum(C), packed):
                 part = _attend(view(q), *kv[:, :, :, piece], None, *full)
                 _merge(view(o), view(lse), *part)
         o = o.to(q.dtype)
         ctx.save_for_backward(q, k, v, sink_logits, o, lse)
-        ctx.group, ctx.own, ctx.full = group, own, full
+        ctx.group, ctx.C, ctx.packed, ctx.own, ctx.full = group, sum(C), packed, own, full
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
         q, k, v, sink_logits, o, lse = ctx.saved_tensors
-        group, do, kv, C = ctx.group, do.contiguous(), torch.stack([k, v]), q.shape[2] // 2
-        next_kv, wait = _pass_on(kv, group)
-        dq, *dkv, dsink_logits = _gradients(
-            q, k, v, sink_logits, o, lse, do, ctx.needs_input_grad[3], *ctx.own
-        )
-        dq, dkv = dq.float(), torch.stack(dkv).float()
-        for step in range(1, group.size()):
-            next_dkv, wait_dkv = _pass_on(dkv, group)
-            wait()
-            kv, parts = next_kv, []
-            if step < group.size() - 1:
-                next_kv, wait = _pass_on(kv, group)
-            for view, piece in _meetings(step, group.rank(), C):
+        group, do = ctx.group, do.contiguous()
+        for step, kv in enumerate(_travel(torch.stack([k, v]), group)):
+            if step == 0:
+                dq, *dkv, dsink_logits = _gradients(
+                    q, k, v, sink_logits, o, lse, do, ctx.needs_input_grad[3], *ctx.own
+                )
+                dq, next_dkv, wait = dq.float(), torch.stack(dkv).float(), lambda: None
+            parts = []
+            for view, piece in _meetings(step, group.rank(), ctx.C, ctx.packed):
                 part, *part_kv, _ = _gradients(
                     view(q), *kv[:, :, :, piece], None, view(o).contiguous(),
                     view(lse).contiguous(), view(do), False, *ctx.full,
                 )
                 view(dq).add_(part)
                 parts.append((piece, part_kv))
-            wait_dkv()
+            wait()
             dkv = next_dkv
             for piece, part_kv in parts:
                 for total, part in zip(dkv, part_kv, strict=True):
                     total[:, :, piece].add_(part)
-        dkv, wait = _pass_on(dkv, group)  # home
+            next_dkv, wait = _pass_on(dkv, group)
         dq = dq.to(q.dtype)
-        wait()
-        return dq, *dkv.to(k.dtype), dsink_logits, *[None] * len(ctx.own[1:])
+        wait()  # for those that are home
+        return dq, *next_dkv.to(k.dtype), dsink_logits, *[None] * len(ctx.own)
 
 
 # ------------------------------------------------------------------ window
-def _plan_halos(group, C, window, again):
-    """Returns the moves of halos that this rank takes part in, in an order that all ranks share.
-
-    Each is (p, source, n, taker, giver): the last n rows of the earlier piece `source` belong to
-    the halo of piece p; taker and giver are the ranks of p and of source.
-    """
-    rank, size, plan = group.rank(), group.size(), []
-    for p in range(2 * size):
-        if again < C and p % size == 0:
-            continue  # nothing, or this rank's other piece, is before it
-        for i in range(1, min(p, -(-(window - 1) // C)) + 1):  # a long halo is in several pieces
-            taker, giver = (min(x, 2 * size - 1 - x) for x in (p, p - i))
-            if rank in (taker, giver):
-                plan.append((p, p - i, min(C, window - 1 - (i - 1) * C), taker, giver))
-    return plan
-
-
-def _move_halos(group, plan, like, shape, give, home=False):
-    """Start to move halos to their pieces, or their gradients home.
+def _second_call(C, rank, size, window, sink_size, everything):
+    """Describes what runs [sink tokens | halo | own] on a rank, one sequence for each piece.
 
     Args:
-        like, shape: a tensor of the rows' dtype and device; k's shape, (B, HKV, 2C, D).
-        give(p, source, n): the rows to send, (2, B, HKV, n, D).
+        C: the lengths of the pieces of every sequence, (S,) int64.
+        everything: whether all rows of a piece run, or only those that the first call got wrong.
 
     Returns:
-        {(p, source, n): rows} for what this rank receives, and a function that waits for them.
+        lengths: (2S,) int64, 0 for a piece that does not run.
+        owners, rows: of every key, its rank, and the row that it is there.
+        own: bool, whether a key's query counts; it is this rank's, in the same row.
     """
-    rank, (B, HKV, _, D), got, moves = group.rank(), shape, {}, []
-    for *halo, taker, giver in plan:
-        if home:
-            taker, giver = giver, taker
-        x = give(*halo) if rank == giver else like.new_empty(2, B, HKV, halo[2], D)
-        if rank == taker:
-            got[tuple(halo)] = x
-        if taker != giver:
-            moves.append((rank == giver, x, taker if rank == giver else giver))
-    return got, _exchange(moves, group)
+    c, S = C.repeat(2), len(C)
+    first = (C.cumsum(0) - C).repeat(2)
+    p = torch.tensor([rank, 2 * size - 1 - rank]).repeat_interleave(S)
+    again = c if everything else c.clamp(max=window - 1) * (p > 0)
+    start = (p * c - window + 1).clamp(min=0)  # of the halo
+    near = start.clamp(max=sink_size)
+    lengths = (near + p * c - start + again) * (again > 0)
+    s = torch.arange(2 * S).repeat_interleave(lengths)
+    i = torch.arange(len(s)) - (lengths.cumsum(0) - lengths)[s]
+    key = i + (i >= near[s]) * (start - near)[s]
+    piece = key // c[s]
+    owners = torch.minimum(piece, 2 * size - 1 - piece)
+    rows = (piece >= size) * C.sum() + first[s] + key % c[s]
+    return lengths, owners, rows, i >= (lengths - again)[s]
 
 
-def _held_sinks(begin, C, sink_size):
-    """Returns (piece, how many sink tokens it has) for this rank's pieces that have any."""
-    return [(p, min(sink_size - p * C, C)) for p in begin if p * C < sink_size]
+@functools.lru_cache(8)
+def _plan(C, rank, size, window, sink_size, device):
+    """Returns what a window's calls need besides tensors, made once for all layers.
+
+    Attributes, indices in int64:
+        everything: there is no first call.
+        packing: cu_seqlens of the second call, and the longest length, 0 if there is no call.
+        sent, received: how many keys go to and come from each rank.
+        given: this rank's rows with the keys that it sends, rank by rank.
+        arrivals, arrived: of each key of the second call, its number among those that came; and
+            the reverse.
+        rows, queries: this rank's rows that run again, and where their queries are.
+        sums: (which, rows): the gradients of those of the given keys that are added up in one
+            step, with no row twice, so that the order of a row's sum never varies.
+    """
+    everything = sink_size > 0 or max(C) < window
+    lengths, owners, rows, own = zip(*(
+        _second_call(torch.tensor(C), r, size, window, sink_size, everything) for r in range(size)
+    ), strict=True)
+    given = torch.cat([row[owner == rank] for row, owner in zip(rows, owners, strict=True)])
+    same = given.argsort(stable=True)
+    turn = torch.empty_like(given)  # how many rows before a given one are the same
+    turn[same] = torch.arange(len(given)) - torch.searchsorted(given[same], given[same])
+    sums = [(turn == t).nonzero()[:, 0] for t in turn.unique()]
+    arrived = owners[rank].argsort(stable=True)
+
+    def there(x):
+        return x.to(device, non_blocking=True)
+
+    return SimpleNamespace(
+        everything=everything, sent=[int((x == rank).sum()) for x in owners],
+        received=owners[rank].bincount(minlength=size).tolist(), given=there(given),
+        arrivals=there(arrived.argsort()), arrived=there(arrived),
+        rows=there(rows[rank][own[rank]]), queries=there(own[rank].nonzero()[:, 0]),
+        sums=[(slice(None) if len(x) == len(given) else there(x), there(given[x])) for x in sums],
+        packing=_packing(tuple(lengths[rank].tolist()), device),
+    )
 
 
-def _join(xs, dim):
-    """torch.cat, which would copy a single tensor."""
-    return xs[0] if len(xs) == 1 else torch.cat(xs, dim)
+def _swap(x, sent, received, group):
+    """Start to send rows of x (rows, ...) to all ranks.  Returns theirs, and what waits for them.
+
+    sent, received: how many go to and come from each rank, this one included.
+    """
+    got = x.new_empty(sum(received), *x.shape[1:])
+    return got, dist.all_to_all_single(got, x, received, sent, group=group, async_op=True).wait
 
 
-def _lower(xs, rows):
-    """Put tensors one after the other in the batch, below this many rows of zeros."""
-    return torch.nn.functional.pad(_join(xs, 0), (0, 0, rows, 0))
+def _take(x, rows):
+    """x (B, H, N, D) -> its rows, (rows, B * H, D)."""
+    return x.movedim(2, 0).index_select(0, rows).flatten(1, 2)
+
+
+def _queries(x, plan):
+    """x (B, HQ, N, D) -> (1, B * HQ, keys of the second call, D), rows that run again or zeros."""
+    out = x.new_zeros(len(plan.arrivals), x.shape[0] * x.shape[1], x.shape[3])
+    return out.index_copy_(0, plan.queries, _take(x, plan.rows)).transpose(0, 1)[None]
+
+
+def _repeat(sink_logits, B: int):
+    return None if sink_logits is None else sink_logits.expand(B, -1).flatten()
+
+
+def _replace(x, again, plan) -> None:
+    """Put the second call's result, (1, B * HQ, its rows, D), into x (B, HQ, N, D)."""
+    again = _take(again, plan.queries).unflatten(1, x.shape[:2])
+    x.index_copy_(2, plan.rows, again.movedim(0, 2))
 
 
 class _Window(torch.autograd.Function):
     """A window, perhaps with sink tokens."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink_logits, group, window, sink_size, *options):
-        C, options = q.shape[2] // 2, (None, True, window, sink_size, *options)
-        again = C if sink_size else min(C, window - 1)  # rows of a piece that run with its halo
-        begin = dict(zip(_pieces(group), (0, C), strict=True))  # of a piece in this rank's rows
-
-        def kv(p, n, first=0):
-            return torch.stack([x.narrow(2, begin[p] + first, n) for x in (k, v)])
-
-        plan = _plan_halos(group, C, window, again)
-        got, wait = _move_halos(group, plan, k, k.shape, lambda _, p, n: kv(p, n, C - n))
-        sinks = k.new_zeros(2, *k.shape[:2], sink_size, k.shape[3])
-        for p, n in _held_sinks(begin, C, sink_size):
-            sinks.narrow(3, p * C, n).copy_(kv(p, n))
-        if sink_size:
-            dist.all_reduce(sinks, group=group)
-
-        def before(p):
-            """Returns how many sink tokens, and how many other keys, go before piece p."""
-            start = max(p * C - window + 1, 0)
-            return min(sink_size, start), p * C - start
-
-        whole, saved, calls = (None,) * 5, [], []
-        if again < C:
-            o, lse = _attend(q, k, v, sink_logits, *options)
-            whole = q, k, v, o, lse
+    def forward(ctx, q, k, v, sink_logits, group, C, packed, window, sink_size, *options):
+        plan = _plan(C, group.rank(), group.size(), window, sink_size, q.device)
+        options = True, window, sink_size, *options
+        first = *(_packing(2 * C, q.device) if packed else (None, None)), *options
+        second, calls = (*plan.packing, *options), [None] * 10
+        if plan.packing[1]:
+            keys = torch.stack([_take(x, plan.given) for x in (k, v)], 1)
+            keys, wait = _swap(keys, plan.sent, plan.received, group)
+        if plan.everything:
+            o = torch.empty_like(q, memory_format=torch.contiguous_format)
         else:
-            o = q.new_empty(q.shape)
-        wait()
-        again_in = [p for p in begin if again == C or again and p % group.size()]
-        for (near, halo), alike in itertools.groupby(again_in, before):
-            ps, skip = list(alike), near + halo
-            halos = ([x for (to, *_), x in sorted(got.items()) if to == p] for p in ps)
-            keys = _join([
-                _join([sinks.narrow(3, 0, near)] * bool(near) + [*parts, kv(p, again)], 3)
-                for p, parts in zip(ps, halos, strict=True)
-            ], 1)
-            queries = _lower([q.narrow(2, begin[p], again) for p in ps], skip)
-            o_again, lse_again = _attend(queries, *keys, sink_logits, *options)
-            for p, x in zip(ps, o_again.chunk(len(ps)), strict=True):
-                o.narrow(2, begin[p], again).copy_(x[:, :, skip:])
-                if again < C:
-                    lse.narrow(2, begin[p], again).fill_(torch.inf)
-            saved += queries, keys, o_again, lse_again
-            calls.append((ps, near, skip))
-        ctx.save_for_backward(sink_logits, *whole, *saved)
-        ctx.group, ctx.options, ctx.shape, ctx.plan = group, options, k.shape, plan
-        ctx.calls, ctx.begin, ctx.again = calls, begin, again
+            o, lse = _attend(q, k, v, sink_logits, *first)
+            calls[:5] = q, k, v, o, lse
+        if plan.packing[1]:
+            wait()
+            keys = keys.index_select(0, plan.arrivals).permute(1, 2, 0, 3)[:, None]
+            again = _queries(q, plan), *keys
+            calls[5:] = *again, *_attend(*again, _repeat(sink_logits, q.shape[0]), *second)
+            _replace(o, calls[8], plan)
+            if not plan.everything:
+                lse.index_fill_(2, plan.rows, torch.inf)
+        ctx.save_for_backward(sink_logits, *calls)
+        ctx.group, ctx.plan, ctx.first, ctx.second, ctx.shape = group, plan, first, second, k.shape
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        sink_logits, q, k, v, o, lse, *saved = ctx.saved_tensors
-        group, begin, again, (B, HKV, N, D) = ctx.group, ctx.begin, ctx.again, ctx.shape
-        C, sink_size, needs_sinks = N // 2, ctx.options[3], ctx.needs_input_grad[3]
-        dsinks = do.new_zeros(2, B, HKV, sink_size, D, dtype=torch.float32)
-        parts, dlogits, dtype = {}, [], None
-        if sink_logits is not None:  # the shares of both calls are added before they are rounded
-            dtype, sink_logits = sink_logits.dtype, sink_logits.float()
-
-        def give(p, source, n):
-            skip, _, *dkv = parts[p]
-            end = skip - (p - source - 1) * C
-            return torch.stack([x[:, :, end - n : end] for x in dkv])
-
-        for i, (ps, near, skip) in enumerate(ctx.calls):
-            queries, keys, *outputs = saved[4 * i : 4 * i + 4]
-            do_again = _lower([do.narrow(2, begin[p], again) for p in ps], skip)
-            *grads, dlogit = _gradients(
-                queries, *keys, sink_logits, *outputs, do_again, needs_sinks, *ctx.options
+        (sinks, *saved), plan = ctx.saved_tensors, ctx.plan
+        first, second, (B, HKV, N, D) = saved[:5], saved[5:], ctx.shape
+        needs_sinks, dlogits, dtype = ctx.needs_input_grad[3], [], None
+        if sinks is not None:  # the shares of both calls are added before they are rounded
+            dtype, sinks = sinks.dtype, sinks.float()
+        if plan.packing[1]:
+            *again, o, lse = second
+            dq_again, *dkeys, dlogit = _gradients(
+                *again, _repeat(sinks, B), o, lse, _queries(do, plan), needs_sinks, *ctx.second
             )
-            dlogits.append(dlogit)
-            for p, *x in zip(ps, *(grad.chunk(len(ps)) for grad in grads), strict=True):
-                parts[p] = skip, *x
-                if near:
-                    dsinks[:, :, :, :near] += torch.stack([y[:, :, :near] for y in x[1:]])
-        got, wait = _move_halos(group, ctx.plan, do, ctx.shape, give, home=True)
-        if sink_size:
-            dist.all_reduce(dsinks, group=group)
-        if q is None:
+            dlogits += dlogit.view(B, -1) if needs_sinks else []
+            dkeys = torch.stack([x[0].transpose(0, 1) for x in dkeys], 1)
+            dkeys = dkeys.index_select(0, plan.arrived)
+            dkeys, wait = _swap(dkeys, plan.received, plan.sent, ctx.group)
+        if plan.everything:
             dq = torch.empty_like(do, memory_format=torch.contiguous_format)
             dkv = do.new_zeros(2, B, HKV, N, D, dtype=torch.float32).unbind()
         else:
-            dq, *dkv, dlogit = _gradients(
-                q, k, v, sink_logits, o, lse, do, needs_sinks, *ctx.options
-            )
+            q, k, v, o, lse = first
+            dq, *dkv, dlogit = _gradients(q, k, v, sinks, o, lse, do, needs_sinks, *ctx.first)
             dlogits.append(dlogit)
-
-        def add(p, first, xs):
-            for grad, x in zip(dkv, xs, strict=True):
-                grad.narrow(2, begin[p] + first, x.shape[2]).add_(x)
-
-        for p, (skip, x, *xs) in parts.items():
-            dq.narrow(2, begin[p], again).copy_(x[:, :, skip:])
-            add(p, 0, [y[:, :, skip:] for y in xs])
-        wait()
-        for (_, p, n), xs in got.items():
-            add(p, C - n, xs)
-        for p, n in _held_sinks(begin, C, sink_size):
-            add(p, 0, dsinks.narrow(3, p * C, n))
+        if plan.packing[1]:
+            _replace(dq, dq_again, plan)
+            wait()
+            for which, rows in plan.sums:
+                parts = dkeys[which].unflatten(2, (B, HKV)).permute(1, 2, 3, 0, 4)
+                for total, part in zip(dkv, parts, strict=True):
+                    total.index_add_(2, rows, part.to(total.dtype))
         dlogits = sum(dlogits[1:], dlogits[0]).to(dtype) if needs_sinks else None
-        return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.options[1:])
+        return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.first)

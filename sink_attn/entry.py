@@ -228,10 +228,11 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 _READ = WeakIdKeyDictionary()  # cu_seqlens -> its version then, lengths, their sum, the longest
 
 
-def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> list[int]:
+def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int | None) -> list[int]:
     """Returns the lengths of the sequences; [] while a CUDA graph is captured.
 
     Raises ValueError if they are not T rows in all: a kernel would read outside the tensors.
+    T: None for any number.
     """
     if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
         return []
@@ -246,7 +247,7 @@ def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> list[i
             raise ValueError(f"want cu_seqlens_k equal to cu_seqlens_q, {of_q}; got {of_k[0]}")
         seen = _READ[cu_seqlens] = version, lengths, of_q[-1], max(lengths)
     _, lengths, end, longest = seen
-    if end != T:
+    if end != T and T is not None:
         raise ValueError(f"want cu_seqlens that end with T = {T}; got {end}")
     if longest > max_seqlen:
         raise ValueError(f"want max_seqlen >= {longest}, the longest sequence; got {max_seqlen}")

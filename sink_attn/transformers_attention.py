@@ -97,16 +97,19 @@ class CourseMask:
             self._cut = lengths, borders.to(device), tokens
         return None if self._cut[0] == [N] * B else self._cut
 
-    def check_split(self, position_ids, packing: dict, N: int, group) -> None:
-        """Raise if the N tokens are not this rank's part of one sequence, split over the group."""
+    def check_split(self, position_ids, packing: dict, N: int, group, cu_seqlens) -> None:
+        """Raise if the N tokens are not this rank's part of a row that is split over the group."""
         if self._split:
             return
         told = [name for name, x in packing.items() if x is not None]
         if self.kept is not None or told:
             got = ", ".join(told) or "an attention_mask with padding"
-            raise ValueError(f"want one sequence per row, split over the group; got {got}")
-        want = context_parallel.positions(N * group.size(), group)
-        if position_ids is None or not bool((position_ids.cpu() == want).all()):
+            raise ValueError(
+                f"want whole rows, or cu_seqlens in context_parallel.enable; got {got}"
+            )
+        length = N * group.size() if cu_seqlens is None else None
+        want = context_parallel.positions(length, group, cu_seqlens=cu_seqlens)
+        if position_ids is None or not all(torch.equal(x, want) for x in position_ids.cpu()):
             got = position_ids if position_ids is None else reprlib.repr(position_ids[0].tolist())
             raise ValueError(
                 "want position_ids as context_parallel.positions returns them, "
@@ -333,12 +336,12 @@ def course_attention(
         raise ValueError(f"want as many keys as queries; got {query.shape[2]}, {key.shape[2]}")
     B, _, N, _ = query.shape
     packing = {name: options.get(name) for name in PACKING}
-    group = context_parallel.SPLIT_OVER
-    if group is not None:
-        attention_mask.check_split(position_ids, packing, N, group)
+    if context_parallel.SPLIT_OVER is not None:
+        group, cu_seqlens = context_parallel.SPLIT_OVER
+        attention_mask.check_split(position_ids, packing, N, group, cu_seqlens)
         o = context_parallel.attention(
-            query, key, value, group, window_size=sliding_window, softmax_scale=scaling,
-            sink_logits=s_aux,
+            query, key, value, group, cu_seqlens=cu_seqlens, window_size=sliding_window,
+            softmax_scale=scaling, sink_logits=s_aux,
         )
         return o.transpose(1, 2).contiguous(), None
     cut = attention_mask.cut(position_ids, packing, B, N, query.device)

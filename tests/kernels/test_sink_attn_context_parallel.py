@@ -1,5 +1,7 @@
 """Context parallelism on one to four processes, over gloo, against float64."""
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -39,26 +41,44 @@ def on_a_gpu(x):
 
 def strided(x):
     """x (B, H, N, D), laid out as (B, N, H, 2D) with every second column."""
-    if x.dim() == 1:
+    if x.dim() == 1:  # sink logits, cu_seqlens
         return x
     B, H, N, D = x.shape
     return x.new_full((B, N, H, 2 * D), torch.nan)[..., ::2].transpose(1, 2).copy_(x)
 
 
-def whole(group, N, form, with_sinks, place, **options):
+def borders(lengths):
+    """cu_seqlens, or None without lengths."""
+    if lengths is None:
+        return None
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+
+
+def whole(group, N, form, with_sinks, place, lengths=None, **options):
     """Returns o and the gradients, gathered from all ranks."""
     q, k, v, do, sinks = inputs(N, **form)
-    leaves = [place(context_parallel.shard(x, group)).requires_grad_() for x in (q, k, v)]
+    cu = dict(cu_seqlens=None if lengths is None else place(borders(lengths)))
+    leaves = [place(context_parallel.shard(x, group, **cu)).requires_grad_() for x in (q, k, v)]
     sinks = place(sinks).requires_grad_() if with_sinks else None
     leaves += [sinks] if with_sinks else []
-    o = context_parallel.attention(*leaves[:3], group, sink_logits=sinks, **options)
-    do = place(context_parallel.shard(do, group))
+    o = context_parallel.attention(*leaves[:3], group, sink_logits=sinks, **cu, **options)
+    do = place(context_parallel.shard(do, group, **cu))
     grads = torch.autograd.grad(o, leaves, do)
-    out = [context_parallel.unshard(x, N, group) for x in (o, *grads[:3])]
+    out = [context_parallel.unshard(x, N, group, **cu) for x in (o, *grads[:3])]
     for x in grads[3:]:
         dist.all_reduce(x, group=group)
         out.append(x)
     return [x.cpu() for x in out]
+
+
+def round_trip_of_packed_rows(group, lengths):
+    """Returns the positions, of which negative ones are padding's, and whether rows come back."""
+    N, cu = sum(lengths), dict(cu_seqlens=borders(lengths))
+    where = torch.cat([torch.arange(n) for n in lengths])
+    rows = context_parallel.shard(where, group, dim=0, value=-1, **cu)
+    held = context_parallel.positions(N, group, **cu)
+    assert torch.equal(rows[rows >= 0], held[rows >= 0])
+    return rows, torch.equal(context_parallel.unshard(rows, N, group, dim=0, **cu), where)
 
 
 def round_trip(group, N):
@@ -92,17 +112,17 @@ def agreements(group):
 
 def traffic(group, C, **options):
     """How many numbers a rank sends for pieces of C rows, forward and backward."""
-    sent, exchange = [], context_parallel._exchange
+    numbers, swap = [], context_parallel._swap
 
-    def counted(moves, group):
-        sent.extend(x.numel() for send, x, _ in moves if send)
-        return exchange(moves, group)
+    def counted(x, sent, received, group):
+        numbers.append((len(x) - sent[group.rank()]) * x[0].numel())
+        return swap(x, sent, received, group)
 
-    context_parallel._exchange = counted
+    context_parallel._swap = counted
     q, k, v, _, _ = inputs(2 * C)
     context_parallel.attention(q.requires_grad_(), k, v, group, **options).sum().backward()
-    context_parallel._exchange = exchange
-    return sum(sent)
+    context_parallel._swap = swap
+    return sum(numbers)
 
 
 def model_and_ids(N, form):
@@ -159,10 +179,18 @@ def check(ranks, size, N, with_sinks=True, place=dense, softmax_scale=None, **op
     form = {name: options.pop(name) for name in ("heads", "D", "B", "dtype") if name in options}
     q, k, v, do, sinks = inputs(N, **form)
     on = place if place is on_a_gpu else dense
-    want = reference.attention(
-        *map(on, (q, k, v)), dout=on(do), is_causal=True, scale=softmax_scale,
-        sink_logits=on(sinks) if with_sinks else None, **options,
-    )
+    lengths = options.get("lengths", [N])
+    wants = [
+        reference.attention(
+            *map(on, part[:3]), dout=on(part[3]), is_causal=True, scale=softmax_scale,
+            sink_logits=on(sinks) if with_sinks else None,
+            **{name: x for name, x in options.items() if name != "lengths"},
+        ) for part in zip(*(x.split(lengths, 2) for x in (q, k, v, do)), strict=True)
+        if part[0].shape[2]
+    ]
+    want = {name: torch.cat([w[name] for w in wants], 2) for name in NAMES[:4]}
+    if with_sinks:
+        want["sink_logits"] = sum(w["sink_logits"] for w in wants)
     options["softmax_scale"] = softmax_scale
     for answer in ranks.run(size, whole, N, form, with_sinks, place, **options):
         if isinstance(answer, Exception):
@@ -201,6 +229,38 @@ def test_sink_tokens_are_seen_by_every_piece(ranks, size, window, sinks):
 ], ids=["grouped", "D=40", "float16", "no sinks", "strided"])
 def test_each_path_takes_every_form_of_input(ranks, form, options):
     check(ranks, 2, 37, **form, **options)
+
+
+LENGTHS = [21, 1, 0, 40, 8, 3]  # ragged, shorter than the number of pieces, and empty
+
+
+@pytest.mark.parametrize("size, options", [
+    (1, {}), (2, {}), (3, {}), (4, {}), (2, dict(window_size=1)), (1, dict(window_size=4)),
+    (3, dict(window_size=4)), (4, dict(window_size=4)), (2, dict(window_size=17)),
+    (4, dict(window_size=39)), (1, dict(window_size=6, sink_size=2)),
+    (3, dict(window_size=6, sink_size=2)), (4, dict(window_size=9, sink_size=12)),
+], ids=str)
+def test_packed_sequences_attend_only_to_themselves(ranks, size, options):
+    check(ranks, size, sum(LENGTHS), lengths=LENGTHS, **options)
+
+
+@pytest.mark.parametrize("options", [{}, dict(window_size=6), dict(window_size=6, sink_size=2)])
+@pytest.mark.parametrize("form", [
+    dict(heads=(8, 1)), dict(heads=(3, 3), D=13), dict(with_sinks=False), dict(place=strided),
+], ids=["grouped", "D=13", "no sinks", "strided"])
+def test_packed_sequences_take_every_form_of_input(ranks, form, options):
+    check(ranks, 2, 36, lengths=[25, 11], **form, **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_packed_rows_come_back_in_order(ranks, size):
+    answers = ranks.run(size, round_trip_of_packed_rows, LENGTHS)
+    assert all(equal for _, equal in answers)
+    held = torch.cat([rows[rows >= 0] for rows, _ in answers]).sort().values
+    want = torch.cat([torch.arange(n) for n in LENGTHS]).sort().values
+    assert torch.equal(held, want)
+    sizes = {len(rows) for rows, _ in answers}
+    assert sizes == {2 * sum(-(-n // (2 * size)) for n in LENGTHS)}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -259,7 +319,7 @@ def test_a_model_on_two_ranks_has_the_gradients_of_one(ranks, form):
 @pytest.mark.parametrize("options, message", [
     (dict(position_ids=None), r"want position_ids .*, \[0, 1, 2, 3, 12, 13, ...\]; got \[0, 1, 2"),
     (dict(attention_mask=torch.tensor([[1] * 8, [0] + [1] * 7])), "got an attention_mask with pad"),
-    (dict(cu_seq_lens_q=torch.tensor([0, 8, 16])), "want one sequence per row, .*; got cu_seq_len"),
+    (dict(cu_seq_lens_q=torch.tensor([0, 8, 16])), "want whole rows, or cu_seqlens.*got cu_seq"),
 ], ids=["positions", "padding", "packing"])
 def test_a_model_refuses_what_is_no_part_of_a_split_row(ranks, options, message):
     with pytest.raises(ValueError, match=message):
