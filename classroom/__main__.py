@@ -260,6 +260,9 @@ def grade(arguments, wanted: dict) -> int:
                     f"{student.name}: problem_{number}.py refused, {student.refused[number]}")
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
+            if student.mate:
+                progress.line(f"{student.name}: graded by what {student.mate} of the same team "
+                              "handed in")
         if kept:
             progress.line(", ".join(name for key, name in names.items() if key in kept)
                           + ": nothing in SUBMISSIONS now, so what was handed in before counts; "
@@ -377,9 +380,9 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     summary.page(); history: name -> contents, from audit.files()."""
     from classroom import feedback, summary  # import torch
 
-    found = alike(students, stages)
+    found = alike([student for student in students if not student.mate], stages)
     for student, report in zip(students, reports, strict=True):
-        report["as_published"] = found.published.get(student.name)
+        report["as_published"] = found.published.get(student.mate or student.name)
     made = {report["key"]: feedback.pages(report) for report in reports}
     for key, kinds in made.items():
         for kind, contents in kinds.items():

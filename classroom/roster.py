@@ -25,7 +25,7 @@ HEADERS = {  # the names of each column, in lower case without spaces
     "login": ("login", "loginid", "sisloginid", "username"),
     "email": ("email", "emailaddress", "mail"),
     "handed_in": ("handedin", "lastmodifiedsubmission"), "status": ("submissionstatus", "status"),
-    "extension": ("extension", "extensionuntil")}
+    "extension": ("extension", "extensionuntil"), "team": ("team",)}
 STATUS = re.compile(r"submitted|draft|no submission|nothing|reopened|new|(not )?graded|-|$",
                     re.IGNORECASE)  # how Moodle's begin, in English
 DATED = re.compile(r".*\d.*\d:\d\d.*|[- ]*")  # a time in any language, or none
@@ -40,7 +40,8 @@ NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712",
 class Person:
     """A row of the roster; "" for what is not known.  handed_in, extension: times, as written
     there; typed: whether handed_in is, and not a system's; status: what Moodle's worksheet says
-    about the submission; system: "canvas" or "moodle", if the id is its own."""
+    about the submission; system: "canvas" or "moodle", if the id is its own; team: of students who
+    hand in together."""
 
     name: str = ""
     id: str = ""
@@ -52,6 +53,7 @@ class Person:
     also: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # more as in known
     typed: bool = field(default=False, compare=False)
     system: str = field(default="", compare=False)
+    team: str = field(default="", compare=False)
 
     @property
     def shown(self) -> str:
@@ -250,8 +252,8 @@ def joined(people: list[Person], exported: list[Person]) -> list[Person]:
                 person, typed=(person if person.handed_in else row).typed,
                 system=(row if person.id in ("", row.id) else person).system,
                 also=(*person.also, *row.known), **{
-                    name: getattr(person, name) or getattr(row, name) for name in (
-                        "name", "id", "login", "email", "handed_in", "status", "extension")}))
+                    name: getattr(person, name) or getattr(row, name)
+                    for name in HEADERS.keys() - {"first", "last"}}))
         else:
             alone += [person, *rows]
     return alone

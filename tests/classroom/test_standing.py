@@ -263,6 +263,30 @@ def test_a_picture_beside_a_blank_file_is_no_zero_until_it_is_ignored(moodle, tm
         capsys.readouterr().err)
 
 
+def test_a_team_hands_in_once(moodle, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    (tmp_path / "class.csv").write_text(
+        "id,team,handed_in\n11,A,2020-12-01T10:00Z\n13,A,\n12,B,\n14,B,\n16,,\n")
+    (tmp_path / "policy.toml").write_text(
+        "[late]\ndeadline = 2020-12-01T09:00:00Z\ndays = 1\nper_day = 0.1\n")
+    given = ("--roster", tmp_path / "class.csv", "--policy", tmp_path / "policy.toml")
+    assert moodle(*given) == 0
+    assert of_worksheet(tmp_path) == {
+        "Anna": "90.00", "Ben": "0.00", "Cleo": "90.00", "Dora": "0.00", "Finn": "100.00"}
+    assert "Cleo: graded by what Anna of the same team handed in" in capsys.readouterr().out
+    with zipfile.ZipFile(tmp_path / "out/feedback.zip") as packed:
+        assert "Cleo_13_assignsubmission_file/feedback.html" in packed.namelist()
+        assert "Anna" not in packed.read("Cleo_13_assignsubmission_file/feedback.html").decode()
+    assert "byte by byte" not in (tmp_path / "out/summary.html").read_text("utf-8")
+    assert moodle(*given) == 0, "no grade changes"
+    make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: "pass # c"}})
+    (tmp_path / "class.csv").write_text("id,team\n11,A\n12,A\n13,A\n14,A\n16,\n")
+    assert moodle("--yes", *given) == 3
+    said = capsys.readouterr().out
+    assert "Dora: refused, team A: Anna, Ben, Cleo handed in files that differ" in said
+    assert "Cleo: team A: Anna, Ben handed in other files" in said
+
+
 @pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
     ("2020-01-01T00:00:00Z", "No submission", "handed in nothing", "0.00"),
     ("2990-01-01T00:00:00Z", "No submission", "open", ""),
