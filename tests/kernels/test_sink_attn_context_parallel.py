@@ -1,6 +1,9 @@
 """Context parallelism on one to four processes, over gloo, against float64."""
 
+import ast
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,7 +129,7 @@ def traffic(group, C, **options):
 
 
 def model_and_ids(N, form):
-    """A tiny model with a window in every second layer, or in none, and two rows of tokens."""
+    """A tiny model with a window in every second layer, or in none, and its rows of tokens."""
     transformers = pytest.importorskip("transformers")
     sink_attn.register()
     torch.manual_seed(0)
@@ -141,29 +144,29 @@ def model_and_ids(N, form):
         model = transformers.GptOssForCausalLM(transformers.GptOssConfig(
             **config, sliding_window=7, num_local_experts=2, num_experts_per_tok=2
         ))
-    ids = torch.randint(64, (2, N))
+    ids = torch.randint(64, (1 if form == "packed" else 2, N))
     if form == "checkpointing":
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     return model.train(), ids
 
 
-def train(group, N, form):
-    """Returns the loss and all gradients, as docs/gpt_oss.md says; added up over the ranks."""
+def documented_step():
+    """Returns the function of that name in docs/gpt_oss.md; it splits rows over all processes."""
+    text = (Path(__file__).parents[2] / "docs" / "gpt_oss.md").read_text(encoding="utf-8")
+    script = ast.parse(re.search("```python\n(# split.py.*?)```", text, re.DOTALL)[1])
+    kept = ast.Import, ast.ImportFrom, ast.FunctionDef
+    script.body = [x for x in script.body if isinstance(x, kept)]
+    names = {}
+    exec(compile(script, "split.py", "exec"), names)
+    return names["step"]
+
+
+def train(group, N, form, cu_seqlens):
+    """Returns the loss and all gradients, added up over the ranks."""
     model, ids = model_and_ids(N, form)
-    rows = context_parallel.shard(ids, group, dim=1)
-    labels = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
-    labels = context_parallel.shard(labels, group, dim=1, value=-100)
-    with context_parallel.enable(group):
-        loss = model(
-            rows, position_ids=context_parallel.positions(N, group)[None], labels=labels,
-            shift_labels=labels, num_items_in_batch=ids.shape[0] * (N - 1), use_cache=False,
-        ).loss
-        loss.backward()
-    found = {"loss": loss.detach()} | {name: x.grad for name, x in model.named_parameters()}
-    for x in found.values():
-        dist.all_reduce(x, group=group)
-    return found
+    loss = documented_step()(model, ids, cu_seqlens)
+    return {"loss": loss.detach()} | {name: x.grad for name, x in model.named_parameters()}
 
 
 def misled(group, **options):
@@ -301,14 +304,19 @@ def test_what_a_window_sends_does_not_grow_with_the_ranks(ranks, size, window):
 
 
 # ------------------------------------------------------------------------- Transformers
-@pytest.mark.parametrize("form", ["gpt-oss", "checkpointing", "llama"])
-def test_a_model_on_two_ranks_has_the_gradients_of_one(ranks, form):
+@pytest.mark.parametrize("form", ["gpt-oss", "checkpointing", "llama", "packed"])
+def test_a_model_on_four_ranks_has_the_gradients_of_one(ranks, form):
     N = 37
     model, ids = model_and_ids(N, form)
-    loss = model(ids, labels=ids, use_cache=False).loss
+    packed = {}
+    if form == "packed":  # two sequences in the one row
+        packed = dict(position_ids=torch.tensor([[*range(20), *range(17)]]))
+    labels = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
+    labels[:, 19] = -100 if packed else labels[:, 19]
+    loss = model(ids, labels=labels, shift_labels=labels, use_cache=False, **packed).loss
     loss.backward()
     want = {"loss": loss.detach()} | {name: x.grad for name, x in model.named_parameters()}
-    for got in ranks.run(2, train, N, form):
+    for got in ranks.run(4, train, N, form, borders([20, 17] if packed else None)):
         if isinstance(got, Exception):
             raise got
         assert got.keys() == want.keys()
