@@ -1,22 +1,24 @@
 """python -m benchmarks.context_parallel [--gpus 2] [--tokens 65536 131072 262144]
 
-Time training steps (forward + backward) of attention over one sequence that is split over several
-GPUs of one host: `alone` is sink_attn.attention on one GPU, `ours` is
-sink_attn.context_parallel.attention, and `torch` is PyTorch's context_parallel with
-scaled_dot_product_attention, which has the causal mask only, and no sink logits.  First o and the
-gradients are compared with float64.  One line of JSON per check and per time is appended to
-context_parallel.jsonl, in the folder $OUT or else the current one.
+Time training steps (forward + backward) of attention over a row that is split over several GPUs of
+one host: `alone` is sink_attn.attention on one GPU, `ours` is sink_attn.context_parallel.attention,
+and `torch` is PyTorch's context_parallel with scaled_dot_product_attention, which has the causal
+mask only, and no sink logits.  Some rows hold 16 packed sequences; `alone` is attention_varlen
+then.  First o and the gradients are compared with float64.  One line of JSON per check and per time
+is appended to context_parallel.jsonl, in the folder $OUT or else the current one.
 """
 
 import argparse
 import contextlib
+import functools
+import itertools
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +28,7 @@ import torch.multiprocessing
 
 import reference
 import sink_attn
-from benchmarks import measure
+from benchmarks import measure, packed
 from sink_attn import context_parallel
 
 ROUNDS = 3
@@ -42,19 +44,50 @@ class Work:
     window: int | None = None
     sink_size: int = 0
     sink_logits: bool = True
+    sequences: int = 1  # packed in the row, of different lengths
 
     @property
     def mask(self) -> dict:
         return dict(window_size=self.window, sink_size=self.sink_size)
 
+    def lengths(self, N: int) -> tuple[int, ...]:
+        return packed.mixed(self.sequences, N) if self.sequences > 1 else (N,)
+
+    def split(self, N: int, device) -> dict:
+        """Returns what context_parallel's functions get besides tensors."""
+        if self.sequences == 1:
+            return {}
+        borders = [0, *itertools.accumulate(self.lengths(N))]
+        return dict(cu_seqlens=_kept(tuple(borders), device))
+
+    def alone(self, q, k, v, x):
+        """Returns o, computed on one GPU."""
+        cu_seqlens = self.split(q.shape[2], q.device).get("cu_seqlens")
+        if cu_seqlens is None:
+            return sink_attn.attention(q, k, v, sink_logits=x, **self.mask)
+        q, k, v = (t[0].transpose(0, 1) for t in (q, k, v))
+        longest = max(self.lengths(len(q)))
+        o = sink_attn.attention_varlen(
+            q, k, v, cu_seqlens, cu_seqlens, longest, sink_logits=x, **self.mask
+        )
+        return o.transpose(0, 1)[None]
+
+
+@functools.cache
+def _kept(borders: tuple[int, ...], device) -> torch.Tensor:
+    """A tensor of the borders, one for all calls, as all layers of a model have."""
+    return torch.tensor(borders, dtype=torch.int32, device=device)
+
 
 GPT_OSS_WINDOW = Work((64, 8), 64, 128)
 GPT_OSS_FULL = Work((64, 8), 64)
 LLAMA = Work((32, 8), 128, sink_logits=False)
+PACKED = [replace(work, sequences=16) for work in (GPT_OSS_WINDOW, GPT_OSS_FULL)]
 CHECKED = [
     GPT_OSS_WINDOW, GPT_OSS_FULL, LLAMA, Work((32, 8), 128, 1000), Work((32, 8), 128, 1000, 4),
+    *PACKED, Work((32, 8), 128, 1000, 4, sequences=16),
 ]
-TIMED = [GPT_OSS_WINDOW, GPT_OSS_FULL, LLAMA]
+TIMED = [GPT_OSS_WINDOW, GPT_OSS_FULL, LLAMA, *PACKED]
 
 
 class Rank:
@@ -87,15 +120,20 @@ class Rank:
         """Returns relative errors of o and all gradients, in the first group of heads."""
         q, k, v, do, x = self.tensors(work, N, dtype)
         answers = {"ours": self._ours(work, q, k, v, do, x)}
-        answers["alone"] = _run(lambda *t: sink_attn.attention(*t[:3], sink_logits=t[3],
-                                                               **work.mask), q, k, v, do, x)
+        answers["alone"] = _run(work.alone, q, k, v, do, x)
         group = work.heads[0] // work.heads[1]
         q, do = q[:, :group], do[:, :group]
-        want = reference.attention(
-            q, k[:, :1], v[:, :1], dout=do, is_causal=True, **work.mask,
-            sink_logits=None if x is None else x[:group],
-        )
         names = ("o", "q", "k", "v", "sink_logits")
+        wants = [
+            reference.attention(
+                *part[:3], dout=part[3], is_causal=True, **work.mask,
+                sink_logits=None if x is None else x[:group],
+            ) for part in zip(
+                *(t.split(work.lengths(N), 2) for t in (q, k[:, :1], v[:, :1], do)), strict=True)
+        ]
+        want = {name: torch.cat([w[name] for w in wants], 2) for name in names[:4]}
+        if x is not None:
+            want["sink_logits"] = sum(w["sink_logits"] for w in wants)
         errors = {}
         for who, answer in answers.items():
             for name, got in zip(names, answer, strict=False):
@@ -117,14 +155,15 @@ class Rank:
 
     def _ours(self, work, q, k, v, do, x) -> list[torch.Tensor]:
         """Returns o and all gradients of the whole sequence."""
-        N = q.shape[2]
-        parts = [context_parallel.shard(t) for t in (q, k, v, do)]
+        N, split = q.shape[2], work.split(q.shape[2], self.device)
+        parts = [context_parallel.shard(t, **split) for t in (q, k, v, do)]
         out = _run(
-            lambda *t: context_parallel.attention(*t[:3], sink_logits=t[3], **work.mask), *parts, x
+            lambda *t: context_parallel.attention(
+                *t[:3], sink_logits=t[3], **work.mask, **split), *parts, x
         )
         for t in out[4:]:
             dist.all_reduce(t)
-        return [context_parallel.unshard(t, N) for t in out[:4]] + out[4:]
+        return [context_parallel.unshard(t, N, **split) for t in out[:4]] + out[4:]
 
     # ----------------------------------------------------------------- fast?
     def times(self, work: Work, N: int, who: str, dtype=torch.bfloat16) -> dict:
@@ -133,12 +172,14 @@ class Rank:
         The slowest rank's time counts.  differs: how far PyTorch's o is from ours, relatively.
         """
         q, k, v, do, x = self.tensors(work, N, dtype)
+        split = work.split(N, self.device)
         if who != "alone":
-            q, k, v, do = (context_parallel.shard(t) for t in (q, k, v, do))
+            q, k, v, do = (context_parallel.shard(t, **split) for t in (q, k, v, do))
         leaves = [t.requires_grad_() for t in (q, k, v, x) if t is not None]
         attend = {
-            "alone": lambda: sink_attn.attention(q, k, v, sink_logits=x, **work.mask),
-            "ours": lambda: context_parallel.attention(q, k, v, sink_logits=x, **work.mask),
+            "alone": lambda: work.alone(q, k, v, x),
+            "ours": lambda: context_parallel.attention(
+                q, k, v, sink_logits=x, **work.mask, **split),
             "torch": lambda: torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, enable_gqa=True),
         }[who]
@@ -198,10 +239,13 @@ def _rows(work, h, rows, q, k, v, do, x):
     kv = h // (work.heads[0] // work.heads[1])
     q, do, k, v = (t.double() for t in (q[0, h, rows], do[0, h, rows], k[0, kv], v[0, kv]))
     s = q @ k.T * work.D**-0.5
-    age = rows[:, None] - torch.arange(len(k), device=k.device)
-    hidden = age < 0
+    key = torch.arange(len(k), device=k.device)
+    first = torch.tensor([0, *itertools.accumulate(work.lengths(len(k)))], device=k.device)
+    first = first[torch.searchsorted(first, rows, right=True) - 1][:, None]  # of its sequence
+    age = rows[:, None] - key
+    hidden = (age < 0) | (key < first)
     if work.window:
-        hidden |= (age >= work.window) & (age < rows[:, None] - work.sink_size + 1)
+        hidden |= (age >= work.window) & (key >= first + work.sink_size)
     s = s.masked_fill(hidden, -torch.inf)
     lse = torch.logsumexp(s, 1, keepdim=True)
     p = torch.exp(s - (lse if x is None else torch.logaddexp(lse, x[h].double())))
@@ -233,7 +277,7 @@ def work(index: int, size: int, store: str, tokens: list[int], file: str, dtype,
         for form in TIMED:
             tell(**asdict(form), N=N, errors=rank.check_rows(form, N, dtype))
             for who in ("alone", "ours", "torch"):
-                if who == "torch" and form.window:
+                if who == "torch" and (form.window or form.sequences > 1):
                     continue
                 try:
                     tell(**asdict(form), N=N, who=who, **rank.times(form, N, who, dtype))

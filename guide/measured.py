@@ -398,7 +398,7 @@ def split() -> Table:
     lines = (RESULTS.parent / "context_parallel.jsonl").read_text(encoding="utf-8").splitlines()
     times, rows = {}, []
     for line in map(json.loads, lines):
-        if "ms" in line and line["window"] is None:
+        if "ms" in line and line["window"] is None and line.get("sequences", 1) == 1:
             work = f"{line['heads'][0]}/{line['heads'][1]}, {line['D']}", line["N"]
             times.setdefault(work, {})[line["who"]] = line
     for (heads, N), line in sorted(times.items(), reverse=True):

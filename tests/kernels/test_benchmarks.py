@@ -776,13 +776,17 @@ def test_split_sequences_are_checked_and_timed_on_every_rank(tmp_path, monkeypat
     from benchmarks import context_parallel
 
     small = context_parallel.Work((2, 1), 16)
-    monkeypatch.setattr(context_parallel, "CHECKED", [replace(small, window=5, sink_size=2)])
-    monkeypatch.setattr(context_parallel, "TIMED", [small])
+    checks = [replace(small, window=5, sink_size=2, sequences=n) for n in (1, 3)]
+    monkeypatch.setattr(context_parallel, "CHECKED", checks)
+    monkeypatch.setattr(context_parallel, "TIMED", [replace(small, sequences=3), small])
     monkeypatch.setattr(context_parallel, "ENOUGH_MS", 0.0)
     file = tmp_path / "lines"
     context_parallel.work(0, 1, tmp_path / "store", [20], file, torch.float32, checked=23)
-    head, checked, rows, alone, ours, torch_own = map(json.loads, file.read_text().splitlines())
-    assert head["gpus"] == 1 and checked["N"] == 23 and len(checked["errors"]) == 10
+    head, *lines = map(json.loads, file.read_text().splitlines())
+    errors = [line["errors"] for line in lines if "errors" in line]
+    assert head["gpus"] == 1 and [len(x) for x in errors] == [10, 10, 2, 2]
     limit = 1e-5 if device == "cpu" else 4e-3  # a GPU multiplies in TF32
-    assert max(*checked["errors"].values(), *rows["errors"].values()) < limit
-    assert alone["ms"] > 0 and ours["ms"] > 0 and torch_own["who"] == "torch"
+    assert max(x for found in errors for x in found.values()) < limit
+    times = [(line["who"], line["sequences"]) for line in lines if line.get("ms", 0) > 0]
+    assert times[:4] == [("alone", 3), ("ours", 3), ("alone", 1), ("ours", 1)]
+    assert lines[-1]["who"] == "torch"
