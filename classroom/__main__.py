@@ -326,10 +326,11 @@ def grade(arguments, wanted: dict) -> int:
                 "policy", "cases", "overrides")}, stands, written)
         for student in (student for student in students if student.key not in stay):
             key = student.key
-            folder = store.keep(arguments.out / "submissions" / key, chosen[key].files)
+            folder = arguments.out / "submissions" / key
             others, files = standing.others(student, chosen[key])
-            if others:
+            if others:  # first: if this is killed, the next run finds the files of its reports
                 store.write(folder / standing.OTHERS, zipped(files))
+            store.keep(folder, chosen[key].files)
             if chosen[key].kept:
                 store.write(folder / standing.REFUSED, zipped(chosen[key].kept))
             if key in stands and stands[key]["key"] != key:

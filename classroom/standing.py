@@ -21,7 +21,7 @@ from grader.course.stages import STAGES
 EARLIER = "earlier and not late"
 STALE = "newer than its time in the worksheet: download worksheet and submissions again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
-OTHERS = "others.zip"  # beside them: those of other hand-ins
+OTHERS = "others.zip"  # beside them: those of every hand-in, if there are several, by its time
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 
 
@@ -69,6 +69,9 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
     folder = results / "submissions" / old["key"]
     files = {number: path.read_bytes() for number in STAGES
              if (path := folder / f"problem_{number}.py").is_file()}
+    if any(stage["sha256"] != sha256(files[stage["stage"]]) for stage in old["stages"]
+           if stage["sha256"] and stage["stage"] in files):  # a killed run wrote newer ones
+        files = _packed(results, old, old["handed_in"]) or files
     refused = {stage["stage"]: stage["message"].partition(" was not taken: ")[2]
                for stage in old["stages"] if stage["outcome"] == "refused"
                and stage["stage"] not in files}  # there was a file, and something else was missing
@@ -108,34 +111,50 @@ def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) 
     """A student with the hand-ins that did not count in an earlier run, too, because they may count
     by another policy.  typed: as in everyone(); then one that is later, or has the same files, is
     not theirs any more."""
-    path, theirs = results / "submissions" / old["key"] / OTHERS, list(now.hand_ins or (now,))
-    if not (old["others"] and now.time and path.is_file()):
+    theirs = list(now.hand_ins or (now,))
+    if not (old["others"] and now.time and _others(results, old).is_file()):
         return now
-    with zipfile.ZipFile(path) as archive:
-        for number, each in enumerate(old["others"]):
-            time = datetime.fromisoformat(each["handed_in"])
-            files = {stage: archive.read(name) for stage in STAGES
-                     if (name := f"{number}/problem_{stage}.py") in archive.namelist()}
-            if not typed or files != now.files and time.timestamp() < now.time.timestamp():
-                theirs.append(replace(
-                    now, files=files, time=time, hand_ins=(),
-                    refused={int(stage): why for stage, why in each["not_taken"].items()},
-                    trouble=each["refused"], refusal=each["refused_sha256"],
-                    marked_late=each["marked_late"], aside=tuple(each["aside"])))
+    for each in old["others"]:
+        time = datetime.fromisoformat(each["handed_in"])
+        files = _packed(results, old, each["handed_in"])
+        if not typed or files != now.files and time.timestamp() < now.time.timestamp():
+            theirs.append(replace(
+                now, files=files, time=time, hand_ins=(),
+                refused={int(stage): why for stage, why in each["not_taken"].items()},
+                trouble=each["refused"], refusal=each["refused_sha256"],
+                marked_late=each["marked_late"], aside=tuple(each["aside"])))
     by_time = {each.time.timestamp(): each for each in reversed(theirs)}
     return replace(now, hand_ins=tuple(replace(by_time[time], key=f"{now.key}~{number}")
                                        for number, time in enumerate(sorted(by_time), start=1)))
 
 
 def others(student: Submitted, chosen: Submitted) -> tuple[list[dict], dict[str, bytes]]:
-    """-> what a report says about a student's hand-ins besides the one that counts; their
-    files."""
+    """-> what a report says about a student's hand-ins besides the one that counts; the files of
+    all of them."""
     found = [each for each in student.hand_ins if each.time != chosen.time]
     return [{"handed_in": each.time.isoformat(), "not_taken": each.refused,
              "refused": each.trouble, "refused_sha256": each.refusal,
              "marked_late": each.marked_late, "aside": list(each.aside)} for each in found], {
-        f"{number}/problem_{stage}.py": data for number, each in enumerate(found)
+        _in_others(each.time.isoformat(), stage): data for each in student.hand_ins
         for stage, data in each.files.items()}
+
+
+def _others(results: Path, old: dict) -> Path:
+    return results / "submissions" / old["key"] / OTHERS
+
+
+def _in_others(time: str, stage: int) -> str:
+    return f"{time.replace(':', '.')}/problem_{stage}.py"
+
+
+def _packed(results: Path, old: dict, time: str) -> dict[int, bytes]:
+    """The files of the hand-in of this time, if there were several."""
+    path = _others(results, old)
+    if not path.is_file():
+        return {}
+    with zipfile.ZipFile(path) as archive:
+        return {stage: archive.read(name) for stage in STAGES
+                if (name := _in_others(time, stage)) in archive.namelist()}
 
 
 def _extended(now: Submitted, old: dict) -> roster.Person:

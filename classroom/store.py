@@ -81,8 +81,8 @@ def put(folder: Path, made: dict[Path, bytes], mode: int = 0o600) -> None:
     for path, contents in made.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            note(folder, names[path], contents)  # first, as in Store.write()
             files.replace(path, contents, mode)
-            note(folder, names[path], contents)
         except OSError as error:
             raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
                              ) from None

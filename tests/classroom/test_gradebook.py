@@ -8,6 +8,7 @@ import re
 import pytest
 
 from classroom import __main__ as program
+from classroom import store
 
 CANVAS = """\ufeffStudent,ID,SIS Login ID,Section,Essay (11),FlashAttention (12345),Current Score
 ,,,,,Manual Posting,
@@ -207,6 +208,19 @@ def test_a_table_comes_back_as_it_was_written(run, tmp_path, encoding, newline, 
     assert program.main(["gradebook", *given]) == 0
     assert (tmp_path / "out/moodle.csv").read_bytes() == table(
         *(grade.replace(".", point) for grade in ("70.50", "70.00", "71.00")))
+
+
+def test_a_gradebook_that_was_killed_is_written_again(run, tmp_path, monkeypatch):
+    given = ([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column", "FlashAttention")
+    replace = store.files.replace
+
+    def killed(*words):
+        replace(*words)
+        raise SystemExit
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(store.files, "replace", killed)
+        run(*given, exported=CANVAS)
+    assert run(*given, exported=CANVAS)[0] == 0
 
 
 @pytest.mark.parametrize("cell", ["1_0", "1e", "nan", "1.000,00", "٧٠", "0x10"])

@@ -632,6 +632,32 @@ def test_an_earlier_hand_in_counts_once_the_policy_says_the_best(grade, options,
         == "the hand-in of 2026-11-29 10:00"
 
 
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_run_that_is_killed_while_it_writes_loses_no_hand_in(grade, options, tmp_path,
+                                                               monkeypatch, keep):
+    policy, folder = POLICY + f"keep = '{keep}'\n", tmp_path / "in/cleo"
+    (tmp_path / "policy.toml").write_text(policy)
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\n")
+    assert grade(*options) == 0
+    (folder / "problem_2.py").write_text("pass # 2")
+    (folder / "timestamp.txt").write_text("2026-12-01 10:00:00 UTC\n")
+    written = Store.write
+
+    def write(store, path, contents):
+        if path.name == "grades.csv":
+            raise SystemExit
+        written(store, path, contents)
+    with monkeypatch.context() as killed, pytest.raises(SystemExit):
+        killed.setattr(Store, "write", write)
+        grade("--yes")
+    assert (tmp_path / "out/submissions/cleo/problem_2.py").read_text() == "pass # 2"
+    assert grade("--yes") == 0
+    assert points(tmp_path)["cleo"] == "90.0", "a day late"
+    (tmp_path / "policy.toml").write_text(policy.replace("days = 3", "days = 0"))
+    assert grade("--yes") == 0 and points(tmp_path)["cleo"] == "0.0", "the first one counts"
+    assert (tmp_path / "out/submissions/cleo/problem_2.py").read_text() == "wrong"
+
+
 def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
                                                                       capsys):
     make(tmp_path / "in", {"cleo": {2: "rejected"}})
