@@ -52,6 +52,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "state": _state(student, found),
         **{name: escape(getattr(student.person, name)) for name in (
             "id", "login", "email", "system")},
+        "also": [[kind, escape(value)] for kind, value in student.person.also],  # more numbers
         "returns": student.returns,
         **asdict(store.settings),
         **dict.fromkeys(("points", "max_points", "unsettled", "held", "late_days", "free_days",
@@ -191,7 +192,7 @@ def read_reports(results: Path) -> list[dict]:
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
-            found.append(dict.fromkeys(("held", "aside", "ungraded", "others"), ()) | {
+            found.append(dict.fromkeys(("held", "aside", "ungraded", "others", "also"), ()) | {
                 "free_days": None, "system": "", "refused_sha256": None, "status": "",
                 "extension": None, "late_penalty": 0.0} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
@@ -205,7 +206,8 @@ def read_reports(results: Path) -> list[dict]:
 def person_of(report: dict) -> roster.Person:
     return roster.Person(*(report[name] for name in ("student", "id", "login", "email")),
                          system=report["system"], status=report["status"],
-                         extension=report["extension"] or "")
+                         extension=report["extension"] or "",
+                         also=tuple(map(tuple, report["also"])))
 
 
 def as_json(report: dict) -> bytes:

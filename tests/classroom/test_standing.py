@@ -263,6 +263,22 @@ def test_a_picture_beside_a_blank_file_is_no_zero_until_it_is_ignored(moodle, tm
         capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("word", ["12", "S9", "b7", "B@x.org"])
+def test_who_left_is_found_by_every_number_of_before(moodle, tmp_path, word):
+    roster = "id,student id,login\n11,S8,a7\n13,S7,c7\n14,S6,d7\n16,S5,f7\n15,S4,e7\n"
+    (tmp_path / "class.csv").write_text(roster + "12,S9,b7\n")
+    given = ("--roster", tmp_path / "class.csv")
+    moodle(*given)
+    shutil.rmtree(tmp_path / "in/Ben_12_assignsubmission_file")
+    (tmp_path / "class.csv").write_text(roster)
+    worksheet(tmp_path, *(row for row in CLASS if row[1] != "Ben"))
+    (tmp_path / "overrides.csv").write_text(
+        f"student,stage,points,reason\n{word},2,42,showed me\n")
+    for _ in range(2):
+        moodle("--overrides", tmp_path / "overrides.csv", "--yes", *given)
+        assert points(tmp_path)["Ben"] == "42.0"
+
+
 def test_a_team_hands_in_once(moodle, tmp_path, capsys):
     shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "class.csv").write_text(
