@@ -112,12 +112,13 @@ def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) 
     by another policy.  typed: as in everyone(); then one that is later, or has the same files, is
     not theirs any more."""
     theirs = list(now.hand_ins or (now,))
-    if not (old["others"] and now.time and _others(results, old).is_file()):
+    if not (old["others"] and now.time):
         return now
     for each in old["others"]:
         time = datetime.fromisoformat(each["handed_in"])
         files = _packed(results, old, each["handed_in"])
-        if not typed or files != now.files and time.timestamp() < now.time.timestamp():
+        if (files or each["refused"] or each["not_taken"]) and not (typed and (
+                files == now.files or time.timestamp() >= now.time.timestamp())):
             theirs.append(replace(
                 now, files=files, time=time, hand_ins=(),
                 refused={int(stage): why for stage, why in each["not_taken"].items()},
@@ -139,17 +140,13 @@ def others(student: Submitted, chosen: Submitted) -> tuple[list[dict], dict[str,
         for stage, data in each.files.items()}
 
 
-def _others(results: Path, old: dict) -> Path:
-    return results / "submissions" / old["key"] / OTHERS
-
-
 def _in_others(time: str, stage: int) -> str:
     return f"{time.replace(':', '.')}/problem_{stage}.py"
 
 
 def _packed(results: Path, old: dict, time: str) -> dict[int, bytes]:
     """The files of the hand-in of this time, if there were several."""
-    path = _others(results, old)
+    path = results / "submissions" / old["key"] / OTHERS
     if not path.is_file():
         return {}
     with zipfile.ZipFile(path) as archive:
