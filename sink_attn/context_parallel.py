@@ -243,11 +243,14 @@ def _attend(q, k, v, sink_logits, *options):
     return entry._forward(q, k, v, sink_logits, *options, _kernels(q, k, *options))
 
 
-def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, cu_seqlens, *options):
-    """Returns dq, dk, dv and dsink_logits or None.  o and lse: those of whole rows, contiguous."""
+def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, cu_seqlens, *options, sums=None):
+    """Returns dq, dk, dv and dsink_logits or None.  o and lse: those of whole rows, contiguous.
+
+    sums: the dtype of dq, dk and dv; Gluon's have q's in any case.
+    """
     return entry._backward(
         q, k, v, sink_logits, cu_seqlens, o, lse, do, None, *options,
-        _kernels(q, k, cu_seqlens, *options), (True, True, True, needs_sinks),
+        _kernels(q, k, cu_seqlens, *options), (True, True, True, needs_sinks), sums,
     )
 
 
@@ -330,7 +333,8 @@ class _Ring(torch.autograd.Function):
         for step, kv in enumerate(_travel(torch.stack([k, v]), group)):
             if step == 0:
                 dq, *dkv, dsink_logits = _gradients(
-                    q, k, v, sink_logits, o, lse, do, ctx.needs_input_grad[3], *ctx.own
+                    q, k, v, sink_logits, o, lse, do, ctx.needs_input_grad[3], *ctx.own,
+                    sums=torch.float32,
                 )
                 dq, next_dkv, wait = dq.float(), torch.stack(dkv).float(), lambda: None
             parts = []
@@ -338,6 +342,7 @@ class _Ring(torch.autograd.Function):
                 part, *part_kv, _ = _gradients(
                     view(q), *kv[:, :, :, piece], None, view(o).contiguous(),
                     view(lse).contiguous(), view(do), False, *ctx.full,
+                    sums=torch.float32,
                 )
                 view(dq).add_(part)
                 parts.append((piece, part_kv))

@@ -318,11 +318,12 @@ def _forward(
 
 def _backward(
     q, k, v, sink_logits, cu_seqlens, o, lse, do, dlse, max_seqlen, is_causal, window_size,
-    sink_size, deterministic, scale, return_lse, kernels, needs,
+    sink_size, deterministic, scale, return_lse, kernels, needs, sums=None,
 ):
     """Returns dq, dk, dv, dsink_logits; those that needs does not ask for may be None.
 
-    lse: what _forward returned.  do, dlse: None for zeros.
+    lse: what _forward returned.  do, dlse: None for zeros.  sums: the dtype of Triton's dq, dk
+    and dv; None for q's.
     """
     do = torch.zeros_like(o) if do is None else do
     dlse = None if dlse is None else dlse.contiguous()
@@ -330,7 +331,7 @@ def _backward(
     if kernels[1] == "triton":
         return launcher.backward(
             q, k, v, sink_logits, cu_seqlens, o, lse / LN2 if natural else lse, do, dlse,
-            max_seqlen, is_causal, window_size, sink_size, scale, needs,
+            max_seqlen, is_causal, window_size, sink_size, scale, needs, sums,
         )
     from .attention_hopper_launch import backward
 

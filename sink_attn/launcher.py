@@ -28,15 +28,16 @@ def _describe(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
     return kept.describe(x, block, _source) if x.is_cuda else _source(x, block)
 
 
-def new_like(x: torch.Tensor, layout: str | None = None) -> torch.Tensor:
-    """Returns a new tensor of x's shape (B, H, N, D) and dtype, without gaps.
+def new_like(x: torch.Tensor, layout: str | None = None, dtype=None) -> torch.Tensor:
+    """Returns a new tensor of x's shape (B, H, N, D), without gaps.
 
     layout: the order of its dimensions in memory, "bhnd" or "bnhd"; None for the one nearer x's.
+    dtype: None for x's.
     """
     B, H, N, D = x.shape
     if layout == "bnhd" or layout is None and x.stride(1) < x.stride(2):
-        return x.new_empty_strided(x.shape, (N * H * D, D, H * D, 1))
-    return x.new_empty(x.shape)
+        return x.new_empty_strided(x.shape, (N * H * D, D, H * D, 1), dtype=dtype)
+    return x.new_empty(x.shape, dtype=dtype)
 
 
 def _packing(N: int, cu_seqlens, max_seqlen) -> tuple:
@@ -163,7 +164,7 @@ def _plan_backward(
 
 def backward(
     q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, dlse, max_seqlen, is_causal, window_size,
-    sink_size, scale, needs,
+    sink_size, scale, needs, sums=None,
 ):
     """Launch the backward kernels.  The order of every sum is fixed, so the bits never vary.
 
@@ -172,21 +173,22 @@ def backward(
         o, do: (B, HQ, N, D), any strides.
         dlse: (B, HQ, N), contiguous, float32, of the natural logarithm; None for zeros.
         needs: which of the four gradients are wanted; the others may be None.
+        sums: dtype of dq, dk and dv; None for that of q.
 
     Returns:
         dq, dk, dv, dsink_logits, of the shapes, dtypes and layouts of their inputs.
     """
     (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
     options = max_seqlen, is_causal, window_size, sink_size, tuple(needs)
-    key = device, kept.form(q, k, v, do, o, lse_log2, sink_logits, cu_seqlens, dlse), options
+    key = device, kept.form(q, k, v, do, o, lse_log2, sink_logits, cu_seqlens, dlse), options, sums
     block, S, strides, limits, (dq_tiles, constants, options), launches = kept.plan(
         key, _plan_backward, q, k, v, do, cu_seqlens, *options
     )
     delta = lse_log2.new_empty(B, HQ, N)
-    dq = new_like(q)
+    dq = new_like(q, dtype=sums)
     dk = dv = dsink_logits = None
     if needs[1] or needs[2]:
-        dk, dv = new_like(k), new_like(v)
+        dk, dv = new_like(k, dtype=sums), new_like(v, dtype=sums)
     dsink_parts = delta  # never written
     if needs[3]:  # zeros: not every tile of packed sequences has rows
         new = lse_log2.new_empty if S is None else lse_log2.new_zeros

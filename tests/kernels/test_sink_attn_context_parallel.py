@@ -234,6 +234,18 @@ def test_each_path_takes_every_form_of_input(ranks, form, options):
     check(ranks, 2, 37, **form, **options)
 
 
+def test_gradients_are_rounded_once_however_many_ranks_add_to_them(ranks):
+    N, form = 256, dict(dtype=torch.float16, D=32)
+    q, k, v, do, _ = inputs(N, **form)
+    want = reference.attention(q, k, v, dout=do, is_causal=True)
+    errors = []
+    for size in (1, 4):
+        answer = ranks.run(size, whole, N, form, False, dense)[0]
+        errors.append([(got.double() - want[name]).norm().item()
+                       for name, got in zip(NAMES[1:4], answer[1:], strict=True)])
+    assert all(four < 1.08 * one for one, four in zip(*errors, strict=True)), errors
+
+
 LENGTHS = [21, 1, 0, 40, 8, 3]  # ragged, shorter than the number of pieces, and empty
 
 
