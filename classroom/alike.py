@@ -5,6 +5,7 @@ earlier steps, in runs of RUN, apart from names, spacing, comments and statement
 """
 
 import ast
+import functools
 import keyword
 import re
 from collections import defaultdict
@@ -46,7 +47,7 @@ class Own:
     """A student's own statements in one file.  covers: run -> its lines, one bit each; published:
     the lines in runs of a published solution, one bit each."""
 
-    def __init__(self, data: bytes, shipped: set[str]):
+    def __init__(self, data: bytes, shipped: frozenset[str]):
         self.sha256 = sha256(data)
         self.lines, self.shown, self.why = _own(data)
         covers = defaultdict(int)
@@ -59,8 +60,7 @@ class Own:
 
 def alike(students: list[Submitted], stages: list[int]) -> Alike:
     """What the files of these stages have in common."""
-    shipped = {run for number in STAGES
-               for run in _runs(_own((ROOT / f"problem_{number}.py").read_bytes())[0])}
+    shipped = _published()
     read: dict[bytes, Own] = {}
     files: dict[str, dict[int, Own]] = {}
     same, why, owners = defaultdict(set), defaultdict(list), defaultdict(set)
@@ -150,6 +150,13 @@ def _described(names: list[str], files: dict[str, dict[int, Own]],
             "text": {name: [f"P{number}, {line}" for number, bits in sorted(covered[name].items())
                             for i, line in enumerate(files[name][number].shown) if bits >> i & 1]
                      for name in names}}
+
+
+@functools.cache
+def _published() -> frozenset[str]:
+    """The runs of all published solutions."""
+    return frozenset(run for number in STAGES
+                     for run in _runs(_own((ROOT / f"problem_{number}.py").read_bytes())[0]))
 
 
 def _own(data: bytes) -> tuple[list[str], list[str], str]:
