@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,6 +17,7 @@ from classroom.gather import Asked, Submitted, gather
 from classroom.reports import (
     as_json,
     grades_csv,
+    junit,
     read_reports,
     student_report,
     to_look_at,
@@ -31,7 +31,7 @@ from grader.course.stages import STAGES
 from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
-OUTPUTS = ("grades.csv", "summary.html", "feedback.zip", "audit/history.csv")
+OUTPUTS = ("grades.csv", "junit.xml", "summary.html", "feedback.zip", "audit/history.csv")
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
 SAY_SECONDS = 30.0  # between two lines of progress without a terminal
@@ -370,7 +370,8 @@ def spread(arguments, cluster: str = "slurm") -> int:
         unsettled = next((f"something of {report['student']} is not settled"
                           for report in read_reports(arguments.out) if to_look_at(report)), "")
     progress.line(f"{unsettled}; the same command goes on." if unsettled else
-                  f"Everything is in {arguments.out}: summary.html, grades.csv, students/")
+                  f"Everything is in {arguments.out}: summary.html, grades.csv, junit.xml, "
+                  "students/")
     return NOT_SETTLED if unsettled else DONE
 
 
@@ -389,9 +390,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
             store.write(store.folder / "feedback" / f"{key}.{kind}", contents)
     store.write(store.folder / "feedback.zip", feedback.packed(reports, made))
     store.write(store.folder / "grades.csv", grades_csv(reports))
-    with suppress(ValueError):  # of an older version, with grades of then
-        check_ours(store.folder, ["junit.xml"])
-        (store.folder / "junit.xml").unlink(missing_ok=True)
+    store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
     # If the disk is full, the history tells nothing that no table has, and the next run compares
@@ -406,8 +405,8 @@ def write(students, stages, reports, store, progress, interrupted: bool,
         return INTERRUPTED
     states = Counter(report["state"] for report in reports)
     progress.line(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
-    progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, students/, "
-                  "feedback/")
+    progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
+                  "students/, feedback/")
     return NOT_SETTLED if any(map(to_look_at, reports)) else DONE
 
 

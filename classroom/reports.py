@@ -1,4 +1,4 @@
-"""Makes each student's report, which is their JSON, and of all reports grades.csv.
+"""Makes each student's report, which is their JSON, and of all reports grades.csv and junit.xml.
 
 There are three outcomes besides the autograder's own: `refused` (a file or submission was not
 accepted, with the reason), `pending` (not graded yet) and `unfinished` (it only crashed in a blank
@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 from classroom import roster
 from classroom.gather import Submitted
@@ -33,6 +34,7 @@ FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would take such a cell for
 UNCONFIRMED = "it timed out beside other files, and counts once it has been run on its own: the " \
     "same command goes on"
 DETAIL_LINES = 12  # of a traceback, or of a file's output
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
@@ -270,3 +272,34 @@ def grades_csv(reports: list[dict]) -> bytes:
 def plain(text: str) -> str:
     """Text for a cell that no spreadsheet takes for a formula."""
     return "'" + text if text.lstrip("'").startswith(FORMULA) else text
+
+
+def junit(reports: list[dict]) -> bytes:
+    """junit.xml: one suite per student, one case per stage.  What is undecided does not fail."""
+    root = ElementTree.Element("testsuites", name="class")
+    for report in reports:
+        suite = ElementTree.SubElement(root, "testsuite", name=_xml(report["student"]))
+        counts = {"failure": 0, "error": 0, "skipped": 0}
+        for stage in report["stages"]:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_xml(report["student"]),
+                name=f"P{stage['stage']} {stage['title']}", time=f"{stage['seconds']:.3f}")
+            outcome = stage["outcome"]
+            if outcome == "pass":
+                continue
+            kind = {"grader_fault": "error", "skipped": "skipped", "pending": "skipped",
+                    "refused": "error"}.get(outcome, "failure")
+            counts[kind] += 1
+            said = _xml(explanation(stage))
+            element = ElementTree.SubElement(case, kind, type=outcome, message=said.partition(
+                "\n")[0] or outcome)
+            element.text = said
+        suite.attrib |= {"tests": str(len(report["stages"])), "failures": str(counts["failure"]),
+                         "errors": str(counts["error"]), "skipped": str(counts["skipped"])}
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
+
+
+def _xml(text: str) -> str:
+    """The text without characters that XML cannot hold."""
+    return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -117,7 +117,7 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(graded, alone):
         "right": alone["right"], "same": alone["right"], "Otto Aber": alone["wrong"],
         "zoe's": alone["wrong"], "other": ("refused", ""), "anna": ("crashed", "9.0")}
     assert {path.name for path in (folder / "out").iterdir()} == {
-        "grades.csv", "summary.html", "students", "submissions", "graded", "feedback",
+        "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
         "feedback.zip", ".lock", "class.toml", "audit", ".written"}
     report = json.loads((folder / "out/students/zoe%27s.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
@@ -130,6 +130,7 @@ def test_of_two_equal_files_neither_record_names_the_other_student_or_a_folder(g
         record = (folder / f"out/students/{key}.json").read_text("utf-8")
         assert "again: python autograder.py --p2 --seed" in record
         assert other not in record and str(folder) not in record and str(ROOT) not in record
+    assert str(folder) not in (folder / "out/junit.xml").read_text("utf-8")
     page = html.unescape((folder / "out/summary.html").read_text("utf-8"))
     commands = [shlex.split(line.partition("again: ")[2].partition("<")[0])
                 for line in page.splitlines() if "again: " in line]

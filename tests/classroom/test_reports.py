@@ -5,6 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,6 +15,7 @@ from classroom.gather import Submitted
 from classroom.reports import (
     differences,
     grades_csv,
+    junit,
     student_report,
     to_look_at,
     unconfirmed,
@@ -114,6 +116,7 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
         student = Submitted("eve", "eve", trouble="the archive climbs out of its folder: ../x")
         reports = [reported(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
+    assert b"climbs out" in junit(reports)
     page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     assert page.count("<td class=\"wide\">the archive climbs out") == 1
 
@@ -121,6 +124,15 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
 @pytest.mark.parametrize("name", ["=1+1", "+cmd", "-2", "@x"])
 def test_a_name_is_no_formula(tmp_path, name):
     assert rows(book(tmp_path, {name: {}}))[0]["student"] == "'" + name
+
+
+def test_junit_tells_failures_from_faults_and_holds_any_text(tmp_path):
+    reports = book(tmp_path, {"anna <&>": {
+        1: stage(1, "wrong", check={"message": "a\x00b ]]> \x1b[31m \ufffe"}),
+        2: stage(2, "grader_fault")}})
+    suite = ElementTree.fromstring(junit(reports)).find("testsuite")
+    assert (suite.get("name"), suite.get("failures"), suite.get("errors")) == ("anna <&>", "1", "1")
+    assert "]]>" in suite.find("testcase/failure").text
 
 
 def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
@@ -146,15 +158,18 @@ def red(id: str, mistake: str | None, given: str, seen: str, **parts: str) -> di
     return StepCheck(id, "wrong", mistake, given, (seen,), **parts).as_dict()
 
 
-def test_the_page_carries_the_red_steps_with_their_mistake_and_rule(tmp_path):
+def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_path):
     lights = [red("1.2", "window-plus-one", "given W=3", "want 3; got 4.", says="one key too wide",
                   rule="the window counts the query itself"),
               red("1.4", None, "given x", "want 1; got 2."),
               {"id": "1.5", "light": "right", "mistake": None, "text": ""}]
     reports = book(tmp_path, {"anna": {1: stage(1, "wrong", steps=lights)}})
-    text = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
-    assert "step 1.2, run on its own: one key too wide." in text and "said" in text
-    assert "the rule: the window counts the query itself." in text and "want 1; got 2." in text
+    failure = ElementTree.fromstring(junit(reports)).find("testsuite/testcase/failure")
+    assert failure.get("message") == "step 1.2: one key too wide"
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
+    for text in (failure.text, page):
+        assert "step 1.2, run on its own: one key too wide." in text and "said" in text
+        assert "the rule: the window counts the query itself." in text and "want 1; got 2." in text
     assert [(each["id"], each["text"]) for each in summary.mistakes(reports)] == [
         ("step 1.4", "step 1.4: want 1; got 2"),
         ("window-plus-one", "step 1.2: one key too wide")]
@@ -184,6 +199,7 @@ def test_the_line_of_a_crash_is_quoted(tmp_path):
             "timing": None})
         reports = [reported(Submitted("anna", "anna", {1: data}), [1], store)]
     assert reports[0]["stages"][0]["line"] == "2: return <b>\\x1b"
+    assert "line 2: return &lt;b&gt;" in junit(reports).decode()
     page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     assert "line 2: return &lt;b&gt;" in page and "problem_1.py:9 in g: h()" in page
 
@@ -249,6 +265,7 @@ def test_a_command_of_the_page_names_the_students_own_folder_quoted(tmp_path):
     page = summary.page(reports, [], NOON, Path("my results"), {}).decode()
     assert ("again: python autograder.py --p1 --submission &#39;my results/submissions/Otto Aber"
             "&#39; --seed 7 --case standard/one") in page
+    assert again in junit(reports).decode()
 
 
 # --------------------------------------------------------------- a student's own report

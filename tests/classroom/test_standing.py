@@ -782,7 +782,8 @@ def test_a_timeout_that_was_not_confirmed_is_pending_everywhere(grade, tmp_path,
     (stage,) = report["stages"]
     assert (stage["outcome"], stage["earned"], report["points"], report["state"]) == (
         "pending", [], None, "pending")
-    assert points(tmp_path)["anna"] == ""
+    assert points(tmp_path)["anna"] == "" and b"type=\"pending\"" in (
+        tmp_path / "out/junit.xml").read_bytes()
     assert "it timed out beside other files" in (tmp_path / "out/summary.html").read_text("utf-8")
     assert "not settled yet" in (tmp_path / "out/feedback/anna.md").read_text("utf-8")
     assert main.main(["gradebook", str(tmp_path / "out"), "--nbgrader",
