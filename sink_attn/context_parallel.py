@@ -41,10 +41,12 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+import triton
+import triton.language as tl
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
-from . import entry, policy
+from . import entry, kept, policy
 
 SPLIT_OVER = None  # what enable() was given: the group and cu_seqlens
 
@@ -123,7 +125,6 @@ def _places(lengths, size: int, rank: int, device) -> tuple[torch.Tensor, torch.
 
 
 # --------------------------------------------------------------- attention
-@torch.compiler.disable
 def attention(
     q, k, v, group=None, *, cu_seqlens=None, window_size=None, sink_size=0, softmax_scale=None,
     sink_logits=None, deterministic=None,
@@ -151,7 +152,17 @@ def attention(
         that, and every rank raises.  After that a rank that differs is waited for until the
         group's timeout.
     """
-    group = group or dist.group.WORLD
+    # The wrapper of torch.compiler.disable takes .1 ms.
+    attend = _break_the_graph if torch.compiler.is_compiling() else _attention
+    return attend(
+        q, k, v, sink_logits, group or dist.group.WORLD, cu_seqlens, window_size, sink_size,
+        softmax_scale, deterministic,
+    )
+
+
+def _attention(
+    q, k, v, sink_logits, group, cu_seqlens, window_size, sink_size, softmax_scale, deterministic
+):
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     q, k, v, scale, C = _agree(
@@ -173,6 +184,7 @@ def attention(
     return function.apply(q, k, v, sink_logits, group, C, packed, *options)
 
 
+_break_the_graph = torch.compiler.disable(_attention)
 _AGREED = WeakIdKeyDictionary()  # group -> the kinds of calls that its ranks agreed on
 
 
@@ -397,7 +409,8 @@ def _plan(C, rank, size, window, sink_size, device):
         given: this rank's rows with the keys that it sends, rank by rank.
         arrivals, arrived: of each key of the second call, its number among those that came; and
             the reverse.
-        rows, queries: this rank's rows that run again, and where their queries are.
+        again, queries: this rank's rows that run again, and where they are in the second call.
+        padded: of each row of the second call, which of this rank's it is, or -1.
         sums: (which, rows): the gradients of those of the given keys that are added up in one
             step, with no row twice, so that the order of a row's sum never varies.
     """
@@ -410,7 +423,7 @@ def _plan(C, rank, size, window, sink_size, device):
     turn = torch.empty_like(given)  # how many rows before a given one are the same
     turn[same] = torch.arange(len(given)) - torch.searchsorted(given[same], given[same])
     sums = [(turn == t).nonzero()[:, 0] for t in turn.unique()]
-    arrived = owners[rank].argsort(stable=True)
+    arrived, queries = owners[rank].argsort(stable=True), own[rank].nonzero()[:, 0]
 
     def there(x):
         return x.to(device, non_blocking=True)
@@ -419,8 +432,9 @@ def _plan(C, rank, size, window, sink_size, device):
         everything=everything, sent=[int((x == rank).sum()) for x in owners],
         received=owners[rank].bincount(minlength=size).tolist(), given=there(given),
         arrivals=there(arrived.argsort()), arrived=there(arrived),
-        rows=there(rows[rank][own[rank]]), queries=there(own[rank].nonzero()[:, 0]),
-        sums=[(slice(None) if len(x) == len(given) else there(x), there(given[x])) for x in sums],
+        again=there(rows[rank][queries]), queries=there(queries),
+        padded=there(rows[rank].where(own[rank], -1)),
+        sums=[(there(x), there(given[x])) for x in sums],
         packing=_packing(tuple(lengths[rank].tolist()), device),
     )
 
@@ -434,25 +448,56 @@ def _swap(x, sent, received, group):
     return got, dist.all_to_all_single(got, x, received, sent, group=group, async_op=True).wait
 
 
-def _take(x, rows):
-    """x (B, H, N, D) -> its rows, (rows, B * H, D)."""
-    return x.movedim(2, 0).index_select(0, rows).flatten(1, 2)
+@triton.jit(do_not_specialize=["n"])
+def _move_kernel(
+    x_ptr, out_ptr, source_ptr, target_ptr, n, H,
+    stride_xb, stride_xh, stride_xn, stride_xd, stride_ob, stride_oh, stride_on, stride_od,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
+):
+    """Do what _move says for ROWS rows of one head.  Grid: (cdiv(n, ROWS), B * H)."""
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
+    cols = tl.arange(0, BLOCK_D)[None, :]
+    inside = (i < n)[:, None] & (cols < D)
+    source = tl.load(source_ptr + i, mask=i < n, other=-1)[:, None]
+    target = i[:, None]
+    if target_ptr is not None:
+        target = tl.load(target_ptr + i, mask=i < n, other=0)[:, None]
+    x = x_ptr + b * stride_xb + h * stride_xh + source * stride_xn + cols * stride_xd
+    out = out_ptr + b * stride_ob + h * stride_oh + target * stride_on + cols * stride_od
+    rows = tl.load(x, mask=inside & (source >= 0), other=0.0)
+    if ADD:
+        rows = rows.to(tl.float32) + tl.load(out, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out, rows.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def _queries(x, plan):
-    """x (B, HQ, N, D) -> (1, B * HQ, keys of the second call, D), rows that run again or zeros."""
-    out = x.new_zeros(len(plan.arrivals), x.shape[0] * x.shape[1], x.shape[3])
-    return out.index_copy_(0, plan.queries, _take(x, plan.rows)).transpose(0, 1)[None]
+def _move(x, source, out, target=None, add=False) -> None:
+    """Copy rows of x to rows of out, or add them to those.  One launch: index_select takes 50 us.
+
+    Args:
+        x, out: (B, H, N, D), any N and strides.
+        source, target: (n,) int64, a row of x, or -1 for zeros, and one of out, or None for 0 to
+            n - 1; no row of out twice.
+    """
+    (B, H, _, D), n, rows = x.shape, len(source), 32
+    with kept.on(x.device):
+        kept.launch(
+            (_move_kernel, x.device, kept.form(x, out), target is None, add), _move_kernel,
+            (triton.cdiv(n, rows), B * H, 1), x, out, source, target, n, H, *x.stride(),
+            *out.stride(), D, triton.next_power_of_2(D), rows, add, num_warps=4,
+        )
+
+
+def _padded(x, plan):
+    """x (B, HQ, N, D) -> (1, B * HQ, rows of the second call, D), those that run again or zeros."""
+    B, HQ, _, D = x.shape
+    out = x.new_empty(B, HQ, len(plan.padded), D)
+    _move(x, plan.padded, out)
+    return out.flatten(0, 1)[None]
 
 
 def _repeat(sink_logits, B: int):
     return None if sink_logits is None else sink_logits.expand(B, -1).flatten()
-
-
-def _replace(x, again, plan) -> None:
-    """Put the second call's result, (1, B * HQ, its rows, D), into x (B, HQ, N, D)."""
-    again = _take(again, plan.queries).unflatten(1, x.shape[:2])
-    x.index_copy_(2, plan.rows, again.movedim(0, 2))
 
 
 class _Window(torch.autograd.Function):
@@ -463,10 +508,12 @@ class _Window(torch.autograd.Function):
         plan = _plan(C, group.rank(), group.size(), window, sink_size, q.device)
         options = True, window, sink_size, *options
         first = *(_packing(2 * C, q.device) if packed else (None, None)), *options
-        second, calls = (*plan.packing, *options), [None] * 10
+        second, calls, (B, HKV, _, D) = (*plan.packing, *options), [None] * 10, k.shape
         if plan.packing[1]:
-            keys = torch.stack([_take(x, plan.given) for x in (k, v)], 1)
-            keys, wait = _swap(keys, plan.sent, plan.received, group)
+            sent = k.new_empty(len(plan.given), 2, B, HKV, D)
+            for x, out in zip((k, v), sent.permute(1, 2, 3, 0, 4), strict=True):
+                _move(x, plan.given, out)
+            got, wait = _swap(sent, plan.sent, plan.received, group)
         if plan.everything:
             o = torch.empty_like(q, memory_format=torch.contiguous_format)
         else:
@@ -474,12 +521,13 @@ class _Window(torch.autograd.Function):
             calls[:5] = q, k, v, o, lse
         if plan.packing[1]:
             wait()
-            keys = keys.index_select(0, plan.arrivals).permute(1, 2, 0, 3)[:, None]
-            again = _queries(q, plan), *keys
-            calls[5:] = *again, *_attend(*again, _repeat(sink_logits, q.shape[0]), *second)
-            _replace(o, calls[8], plan)
+            keys = k.new_empty(2, B * HKV, len(plan.arrivals), D)
+            _move(got.view(-1, 2, B * HKV, D).permute(1, 2, 0, 3), plan.arrivals, keys)
+            again = _padded(q, plan), *keys[:, None]
+            calls[5:] = *again, *_attend(*again, _repeat(sink_logits, B), *second)
+            _move(calls[8].view(B, -1, *calls[8].shape[2:]), plan.queries, o, plan.again)
             if not plan.everything:
-                lse.index_fill_(2, plan.rows, torch.inf)
+                lse.index_fill_(2, plan.again, torch.inf)
         ctx.save_for_backward(sink_logits, *calls)
         ctx.group, ctx.plan, ctx.first, ctx.second, ctx.shape = group, plan, first, second, k.shape
         return o
@@ -495,12 +543,13 @@ class _Window(torch.autograd.Function):
         if plan.packing[1]:
             *again, o, lse = second
             dq_again, *dkeys, dlogit = _gradients(
-                *again, _repeat(sinks, B), o, lse, _queries(do, plan), needs_sinks, *ctx.second
+                *again, _repeat(sinks, B), o, lse, _padded(do, plan), needs_sinks, *ctx.second
             )
             dlogits += dlogit.view(B, -1) if needs_sinks else []
-            dkeys = torch.stack([x[0].transpose(0, 1) for x in dkeys], 1)
-            dkeys = dkeys.index_select(0, plan.arrived)
-            dkeys, wait = _swap(dkeys, plan.received, plan.sent, ctx.group)
+            back = do.new_empty(len(plan.arrived), 2, B * HKV, D)
+            for x, out in zip(dkeys, back.permute(1, 2, 0, 3)[:, None], strict=True):
+                _move(x, plan.arrived, out)
+            got, wait = _swap(back, plan.received, plan.sent, ctx.group)
         if plan.everything:
             dq = torch.empty_like(do, memory_format=torch.contiguous_format)
             dkv = do.new_zeros(2, B, HKV, N, D, dtype=torch.float32).unbind()
@@ -509,11 +558,11 @@ class _Window(torch.autograd.Function):
             dq, *dkv, dlogit = _gradients(q, k, v, sinks, o, lse, do, needs_sinks, *ctx.first)
             dlogits.append(dlogit)
         if plan.packing[1]:
-            _replace(dq, dq_again, plan)
+            _move(dq_again.view(B, -1, *dq_again.shape[2:]), plan.queries, dq, plan.again)
             wait()
+            parts = got.view(-1, 2, B, HKV, D).permute(1, 2, 3, 0, 4)
             for which, rows in plan.sums:
-                parts = dkeys[which].unflatten(2, (B, HKV)).permute(1, 2, 3, 0, 4)
-                for total, part in zip(dkv, parts, strict=True):
-                    total.index_add_(2, rows, part.to(total.dtype))
+                for part, total in zip(parts, dkv, strict=True):
+                    _move(part, which, total, rows, add=True)
         dlogits = sum(dlogits[1:], dlogits[0]).to(dtype) if needs_sinks else None
         return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.first)

@@ -364,3 +364,12 @@ def two_gpus(tmp_path_factory):
 @pytest.mark.parametrize("form", [dict(heads=(16, 2), D=64), dict(heads=(4, 4), D=128)], ids=str)
 def test_two_gpus_compute_what_float64_says(two_gpus, form, options):
     check(two_gpus, 2, 3001, place=on_a_gpu, dtype=torch.bfloat16, **form, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [
+    {}, dict(window_size=128), dict(window_size=128, sink_size=4)
+], ids=str)
+def test_two_gpus_keep_packed_sequences_apart(two_gpus, options):
+    form = dict(place=on_a_gpu, dtype=torch.bfloat16, heads=(16, 2), D=64)
+    check(two_gpus, 2, 3001, lengths=[1801, 1, 0, 900, 299], **form, **options)
