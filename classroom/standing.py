@@ -75,10 +75,18 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
     refused = {stage["stage"]: stage["message"].partition(" was not taken: ")[2]
                for stage in old["stages"] if stage["outcome"] == "refused"
                and stage["stage"] not in files}  # there was a file, and something else was missing
-    return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
-                     person=student.person, returns=old["returns"], marked_late=old["marked_late"],
-                     aside=tuple(old["aside"]), refusal=old["refused_sha256"] or "",
-                     time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
+    return _hand_in(Submitted(student.name, student.key, person=student.person,
+                              returns=old["returns"]), old, files, refused)
+
+
+def _hand_in(student: Submitted, old: dict, files: dict[int, bytes], refused: dict[int, str]
+             ) -> Submitted:
+    """A student with one hand-in.  old: what a report says about it."""
+    return replace(
+        student, files=files, refused=refused, trouble=old["refused"] or "", hand_ins=(),
+        refusal=old["refused_sha256"] or "", marked_late=old["marked_late"],
+        aside=tuple(old["aside"]),
+        time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
 def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -> Submitted:
@@ -115,15 +123,11 @@ def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) 
     if not (old["others"] and now.time):
         return now
     for each in old["others"]:
-        time = datetime.fromisoformat(each["handed_in"])
-        files = _packed(results, old, each["handed_in"])
-        if (files or each["refused"] or each["not_taken"]) and not (typed and (
-                files == now.files or time.timestamp() >= now.time.timestamp())):
-            theirs.append(replace(
-                now, files=files, time=time, hand_ins=(),
-                refused={int(stage): why for stage, why in each["not_taken"].items()},
-                trouble=each["refused"], refusal=each["refused_sha256"],
-                marked_late=each["marked_late"], aside=tuple(each["aside"])))
+        other = _hand_in(now, each, _packed(results, old, each["handed_in"]), {
+            int(stage): why for stage, why in each["not_taken"].items()})
+        if not (other.is_nothing or typed and (
+                other.files == now.files or other.time.timestamp() >= now.time.timestamp())):
+            theirs.append(other)
     by_time = {each.time.timestamp(): each for each in reversed(theirs)}
     return replace(now, hand_ins=tuple(replace(by_time[time], key=f"{now.key}~{number}")
                                        for number, time in enumerate(sorted(by_time), start=1)))
@@ -161,9 +165,10 @@ def _extended(now: Submitted, old: dict) -> roster.Person:
 
 
 def _is_changed(was: Submitted, now: Submitted) -> bool:
-    """Whether files are other ones, and not only there now because nothing is refused any more."""
-    return any(was.files[stage] != now.files[stage] for stage in was.files.keys() & now.files) \
-        or was.files != now.files and not (was.refused or was.trouble)
+    """Whether files are other ones, and not only refused now, or not any more."""
+    return not (was.trouble or now.trouble) and any(
+        was.files.get(stage) != now.files.get(stage)
+        for stage in {*was.files, *now.files} - {*was.refused, *now.refused})
 
 
 def hold(report: dict, old: dict | None) -> None:

@@ -263,6 +263,20 @@ def test_a_picture_beside_a_blank_file_is_no_zero_until_it_is_ignored(moodle, tm
         capsys.readouterr().err)
 
 
+def test_a_file_that_is_refused_only_now_is_not_newer(moodle, tmp_path):
+    shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
+    anna = tmp_path / "in/Anna_11_assignsubmission_file"
+    (anna / "problem_2.py").write_text("raise NotImplementedError\n")
+    (anna / "report.pdf").write_text("%PDF")
+    worksheet(tmp_path, *CLASS, day=1)
+    for ignored in ("'*.pdf'", "", "'*.pdf'"):
+        (tmp_path / "policy.toml").write_text(
+            f"ignore = [{ignored}]\n[late]\ndeadline = 2026-12-09T12:00:00\n")
+        assert moodle("--yes", "--policy", tmp_path / "policy.toml") == (0 if ignored else 3)
+        report = json.loads((tmp_path / "out/students/Anna.json").read_bytes())
+        assert not report["held"] and (report["points"] is None) == (not ignored)
+
+
 @pytest.mark.parametrize("word", ["12", "S9", "b7", "B@x.org"])
 def test_who_left_is_found_by_every_number_of_before(moodle, tmp_path, word):
     roster = "id,student id,login\n11,S8,a7\n13,S7,c7\n14,S6,d7\n16,S5,f7\n15,S4,e7\n"
