@@ -61,20 +61,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m classroom", description="Grade the submissions of a class.")
     commands = parser.add_subparsers(dest="command", required=True,
                                      metavar="grade | gradebook | leaderboard | questions | kit")
-    grading = commands.add_parser(
-        "grade", help="grade a folder of submissions, or go on with it",
-        description="Grade a folder of submissions, or go on with it. The options that decide a "
-                    "grade are kept in RESULTS/class.toml, and need not be given again.",
-        epilog="exit code: 0 everything is decided, 2 usage, 3 a person has to look at "
-               "something, 130 interrupted",
+
+    def command(name: str, help: str, **more) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.",
+                                   **more)
+
+    grading = command(
+        "grade", "grade a folder of submissions, or go on with it; RESULTS/class.toml keeps the "
+        "options that decide a grade", epilog="exit code: 0 everything is decided, 2 usage, 3 a "
+        "person has to look at something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
     add, often = partial(_add, grading), {"action": "append", "default": []}
     add("submissions SUBMISSIONS", "a folder with a folder, a .zip or a .tar.gz per student, or "
         "what Moodle or Canvas downloads, unpacked or not; or a .csv with the columns name and "
         "path")
     add("--out RESULTS", "the folder for the results; hosts may share it", required=True)
-    add("--roster FILE", "a .csv of all students, with some of the columns name, id, login and "
-        "e-mail; beside --moodle or --canvas it adds names and numbers")
+    add("--roster FILE", "a .csv of all students, with some of the columns name, id, login, "
+        "e-mail and team; beside --moodle or --canvas it adds names and numbers")
     _gradebooks(grading.add_mutually_exclusive_group(), grading)
     add("--stages 1-7", "stages to grade (default: all)")
     add("--policy FILE", POLICY)
@@ -101,9 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--slurm N", "run as N tasks of a Slurm array job (needs submitit)", default=0)
     add("--slurm-option NAME=VALUE", "passed on to sbatch, such as partition=gpu or gres=gpu:1; "
         "may be repeated", **often)
-    booking = commands.add_parser(
-        "gradebook", help="the grades, as Canvas, Moodle and others read them",
-        description="Fill a column of an exported gradebook, or write one.",
+    booking = command(
+        "gradebook", "fill a column of an exported gradebook, or write one",
         epilog="exit code: 0 everyone is in both, 2 usage, and nothing was written, 3 the lines "
                "say who is not")
     _add(booking, "results RESULTS", "what `grade` wrote")
@@ -111,25 +113,21 @@ def _parser() -> argparse.ArgumentParser:
     _gradebooks(system, booking)
     _add(system, "--nbgrader FILE", "write FILE with the columns of nbgrader export")
     _add(system, "--check50 DIR", "write DIR/NAME.json, as check50 has it, for everyone")
-    add = partial(_add, commands.add_parser(
-        "leaderboard", help="a page of the times of those who passed",
-        description="Write DIR/index.html: a board per stage and GPU, under aliases."))
+    add = partial(_add, command(
+        "leaderboard", "write DIR/index.html: a board of times per stage and GPU, under aliases"))
     add("results RESULTS", "what `grade` wrote")
     add("--out DIR", "the folder for the page", required=True)
     add("--verify N", "first grade and time the top N of every board again", default=0)
     add("--allow-root", AS_ROOT)
-    add = partial(_add, commands.add_parser(
-        "questions", help="three questions per student on their own files, to print",
-        description="Write RESULTS/questions/NAME.html, three questions per student on the files "
-                    "that were graded, and RESULTS/answers.html, the answers to all of them."))
+    add = partial(_add, command(
+        "questions", "write RESULTS/questions/NAME.html, three questions per student on their own "
+        "files, to print, and RESULTS/answers.html"))
     add("results RESULTS", "what `grade` wrote")
     add("--student NAME", "ask only this student; the answers are in RESULTS/answers-NAME.html",
         default="")
     add("--seed N", "other questions for another number (default: 0)", default=0)
     add("--allow-root", AS_ROOT)
-    packing = commands.add_parser(
-        "kit", help="the grader, packed for a place where students hand in",
-        description="Pack the grader for Gradescope, a zip, or for Classroom 50, a folder.")
+    packing = command("kit", "pack the grader for Gradescope, a zip, or Classroom 50, a folder")
     packing.add_argument("platform", choices=("gradescope", "classroom50"))
     add = partial(_add, packing)
     add("--out PATH", "the zip, or the folder, which must not be there yet", required=True)

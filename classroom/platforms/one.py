@@ -16,7 +16,7 @@ from pathlib import Path
 from classroom import grades
 from classroom.batch import fault
 from classroom.child import Child
-from classroom.gather import Asked, Submitted, one
+from classroom.gather import Asked, one
 from classroom.reports import stage_report
 from classroom.store import Unit
 from grader.assignment.record import ROOT, sha256, version
@@ -53,77 +53,58 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
     "seconds").  hidden: folders that the files must not read.
     """
     start, student = time.monotonic(), one(folder, Asked(kit.stages, kit.worth.ignore))
-    grading = _Grading(student, kit, start, write)
-    grading.report()
+    records: dict[int, dict] = {}  # by stage
+
+    def is_over() -> bool:
+        return time.monotonic() - start > kit.seconds
+
+    def left() -> list[int]:
+        """The stages to grade yet, or once more."""
+        return [number for number in kit.stages
+                if number in student.files and number not in student.refused
+                and (number not in records
+                     or records[number]["stage"]["outcome"] == "grader_fault")]
+
+    def report() -> dict:
+        stages = [stage_report(student, number, records.get(number)) for number in kit.stages]
+        for stage in stages:
+            if stage["outcome"] == "pending":
+                stage["message"] = (
+                    f"Not graded: the {kit.seconds / 60:g} minutes for all stages were over. "
+                    "Nothing is lost by it: hand in again, or ask for it." if is_over() else
+                    "Not graded yet.")
+        made = {"stages": stages, "grader": version(), "notes": list(student.notes),
+                "handed_in": None, "marked_late": False, "seconds": time.monotonic() - start}
+        grades.apply(made, kit.worth)
+        write(made)
+        return made
+
+    report()
     each = kit.seconds / len(kit.stages)
     options = ["--device", device, "--no-benchmark", "--timeout",
                f"{min(CALL_SECONDS, each / 2):.3g}", "--stage-timeout", f"{each:.3g}",
                "--assignment", kit.worth.assignment]
     options += ["--memory", str(MEMORY_GIB)] if device == "cpu" else []
-    if CASES.is_file():
-        options += ["--cases", str(CASES)]
+    options += ["--cases", str(CASES)] if CASES.is_file() else []
     for place in (folder, *hidden):
         options += ["--hide", str(place.resolve())]
     with tempfile.TemporaryDirectory(prefix="graded-") as working:
         for number, data in student.files.items():
             (Path(working) / f"problem_{number}.py").write_bytes(data)
         for _ in range(TRIES):
-            asked = grading.left()
-            if not asked or grading.is_over():
+            if is_over() or not left():
                 break
-            child = Child(asked, Path(working), Path(working) / "run", options, each, 1)
-            for found in child.reports(grading.is_over):
-                grading.take(found)
-                grading.report()
-            if not grading.is_over():
-                grading.ended_early(child.last_words())
-    return grading.report()
-
-
-class _Grading:
-    """The results so far.  start: time.monotonic() at the beginning."""
-
-    def __init__(self, student: Submitted, kit: Kit, start: float, write: Callable[[dict], None]):
-        self.student, self.kit, self.start, self.write = student, kit, start, write
-        self.records: dict[int, dict] = {}  # by stage
-
-    def is_over(self) -> bool:
-        return time.monotonic() - self.start > self.kit.seconds
-
-    def left(self) -> list[int]:
-        """The stages to grade yet, or once more."""
-        return [number for number in self.kit.stages
-                if number in self.student.files and number not in self.student.refused
-                and (number not in self.records
-                     or self.records[number]["stage"]["outcome"] == "grader_fault")]
-
-    def take(self, found: dict) -> None:
-        """The autograder's JSON."""
-        where = {name: found[name] for name in ("device", "torch", "triton", "seed")}
-        for stage in found["stages"]:
-            self.records[stage["stage"]] = {"stage": stage, **where, "alone": True, "timing": None}
-
-    def ended_early(self, why: str) -> None:
-        """What has no result has failed for reasons of ours."""
-        for number in self.left():
-            unit = Unit(number, sha256(self.student.files[number]))
-            self.records.setdefault(
-                number, {"stage": fault(unit, why), "alone": True})
-
-    def report(self) -> dict:
-        stages = [stage_report(self.student, number, self.records.get(number))
-                  for number in self.kit.stages]
-        for stage in stages:
-            if stage["outcome"] == "pending":
-                stage["message"] = (
-                    f"Not graded: the {self.kit.seconds / 60:g} minutes for all stages were over. "
-                    "Nothing is lost by it: hand in again, or ask for it." if self.is_over() else
-                    "Not graded yet.")
-        made = {"stages": stages, "grader": version(), "notes": list(self.student.notes),
-                "handed_in": None, "marked_late": False, "seconds": time.monotonic() - self.start}
-        grades.apply(made, self.kit.worth)
-        self.write(made)
-        return made
+            child = Child(left(), Path(working), Path(working) / "run", options, each, 1)
+            for found in child.reports(is_over):
+                where = {name: found[name] for name in ("device", "torch", "triton", "seed")}
+                records.update((stage["stage"], {
+                    "stage": stage, **where, "alone": True, "timing": None})
+                    for stage in found["stages"])
+                report()
+            for number in [] if is_over() else left():  # they failed for reasons of ours
+                records.setdefault(number, {"alone": True, "stage": fault(
+                    Unit(number, sha256(student.files[number])), child.last_words())})
+    return report()
 
 
 def summary(report: dict) -> list[str]:
