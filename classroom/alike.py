@@ -1,8 +1,4 @@
-"""Finds files that are alike: lists to look at, not verdicts.
-
-Compared are a student's own statements, those in the solution regions that are not copies of
-earlier steps, in runs of RUN, apart from names, spacing, comments and statements without effect.
-"""
+"""Finds files that have runs of a student's own statements in common: lists, not verdicts."""
 
 import ast
 import functools

@@ -1,9 +1,5 @@
-"""Keeps in RESULTS/audit what an audit needs when nothing else is left: every run with its command
-and version, every change of a grade, and the tables that decided.
-
-Policy, cases and overrides are copied, an override's private note as a hash.  Of a roster or a
-gradebook there is only the hash: what it says about students is in their own JSON.
-"""
+"""Keeps in RESULTS/audit what an audit needs when nothing else is left.  Of a private note, a
+roster or a gradebook there is only a hash."""
 
 import csv
 import io
@@ -60,11 +56,8 @@ def begin(store: Store, arguments, tables: dict[str, str]) -> dict[str, str]:
 
 def files(results: Path, run: dict[str, str], given: dict[str, Path | None],
           stands: dict[str, dict], reports: list[dict]) -> dict[str, bytes]:
-    """What to write at the end of a run: name -> contents.
-
-    given: policy, cases, overrides; stands: a student's key -> the last report, perhaps under
-    another key.
-    """
+    """What to write at the end of a run: name -> contents.  given: policy, cases, overrides;
+    stands: a student's key -> the last report, perhaps under another key."""
     keys = {plain(old["key"]): plain(key) for key, old in stands.items()}
     history = [row | {"key": keys.get(row["key"], row["key"])}
                for row in _rows(results / HISTORY_FILE)]

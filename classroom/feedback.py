@@ -1,9 +1,5 @@
-"""Writes what goes back to each student: feedback/NAME.md and .html, and feedback.zip, in which
-they have the names that Moodle and Canvas expect.
-
-A page holds only the student's own results: no other names, no folders of the server, nothing that
-is for instructors.
-"""
+"""Writes what goes back to each student, with nothing about others: feedback/NAME.md and .html, and
+feedback.zip, in which they have the names that Moodle and Canvas expect."""
 
 import re
 import tomllib

@@ -1,10 +1,5 @@
-"""Reads what students handed in: one folder or archive each, the download of a learning system, or
-an index that names them.
-
-The files for problems 1 to 9 are accepted, as bytes; no archive is unpacked to the disk, no link
-followed, nothing run.  Whatever is not accepted gets a reason, and everyone in the folder or on the
-roster gets a row.
-"""
+"""Reads what students handed in as bytes: no archive is unpacked to the disk, no link followed,
+nothing run.  Whatever is not accepted gets a reason, and everyone a row."""
 
 import ast
 import errno
@@ -159,11 +154,8 @@ class Asked(NamedTuple):
     ignored: Collection[str] = ()  # patterns of the names of files in which no one writes an answer
 
 
-EVERYTHING = Asked()
-
-
 def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("roster"),
-           say: Callable[[str], None] = lambda line: None, asked: Asked = EVERYTHING
+           say: Callable[[str], None] = lambda line: None, asked: Asked = Asked()  # noqa: B008
            ) -> list[Submitted]:
     """Everyone in a folder or an index (columns name and path), and in the tables listed: a roster,
     then gradebooks.  options: that gave them.  say() gets a line on what is left out.  -> the
@@ -456,8 +448,7 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack, asked: 
     file of the right name, else one of nearly that name or with that problem's code in it.  Of
     several that differ none is chosen, nor what has the code of another problem, nor what is
     hidden, and none is missing or has nothing written in it if its code may be in another one.
-    Raises Refused: nothing can be accepted.
-    """
+    Raises Refused: nothing can be accepted."""
     given, (members, shut) = members, _opened(
         [member for member in members if not _is_ignored(member, asked)], opened)
     exact, near, others, hidden = defaultdict(list), defaultdict(list), [], []

@@ -1,9 +1,5 @@
-"""Puts grades into the gradebooks of other systems.
-
-Canvas and Moodle import the file that they exported, after one column is filled here.  Rows are
-matched by numbers, logins and addresses, by name only if none of them differs.  A
-row that may belong to several students is left as it is.
-"""
+"""Puts grades into the gradebooks of other systems.  A row that may belong to several students is
+left as it is."""
 
 import json
 import re
@@ -36,12 +32,10 @@ class Sheet(NamedTuple):
 
 def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
            ) -> tuple[bytes, list[str], list[str]]:
-    """Fill a column of the file that "canvas" or "moodle" exported.
-
-    column: its title, or "" if there is only one candidate.  most: the points that are full marks
-    here.  -> the new file; a line for everyone who is in only one of the two, is undecided, or has
-    no clear row; who had another grade there.  Raises ValueError: it is no such file.
-    """
+    """Fill a column of the file that "canvas" or "moodle" exported.  column: its title, or "" if
+    there is only one candidate.  most: the points that are full marks here.  -> the new file; a
+    line for everyone who is in only one of the two, is undecided, or has no clear row; who had
+    another grade there.  Raises ValueError: it is no such file."""
     rows, form = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     if sheet.most and (there := number(sheet.most)) != most:

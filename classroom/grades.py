@@ -1,8 +1,5 @@
-"""Computes grades: the points of results, by policy.toml and overrides.csv.
-
-Both are applied when the tables are written.  Changing them regrades nothing, and nothing in
-graded/ depends on them, but for `assignment`.
-"""
+"""Computes grades when the tables are written: the points of results, by policy.toml and
+overrides.csv.  Nothing in graded/ depends on them, but for `assignment`."""
 
 import tomllib
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Packs the grader for the platforms where students hand in: `python -m classroom kit`.
-
-A kit has the students' grader, this package and the instructor's settings in the folder course/,
-and around it the files that the platform needs.
-"""
+"""Packs the grader for the platforms where students hand in: `python -m classroom kit`."""
 
 import json
 import tomllib

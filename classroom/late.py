@@ -1,8 +1,4 @@
-"""Computes how late work was handed in, and what that costs: [late] in policy.toml.
-
-Times come from an index, from Moodle's grading worksheet if that is the roster, from Gradescope's
-export and from nbgrader's timestamp.txt.  Canvas marks a file LATE without saying how late.
-"""
+"""Computes how late work was handed in, and what that costs: [late] in policy.toml."""
 
 import math
 import re

@@ -1,9 +1,4 @@
-"""Makes the leaderboard, one static page with a board per stage and GPU, and reruns the leaders.
-
-A board lists stages that passed and were timed.  Whoever is within the spreads of the first at a
-place shares that place.  Students appear under the aliases of RESULTS/aliases.csv, which is made
-here and never published.
-"""
+"""Makes the leaderboard, one static page with a board per stage and GPU, and reruns the leaders."""
 
 import json
 import secrets
@@ -100,10 +95,8 @@ def read_verified(results: Path) -> dict[str, dict]:
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
     """Grade and time the leaders of every board again: alone, on fresh inputs, with every case
-    replayed, and with an added comment, so that no kernel comes from the cache.
-
-    -> all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved.
-    """
+    replayed, and with an added comment, so that no kernel comes from the cache.  -> all that were
+    ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved."""
     path, verified = results / VERIFIED, read_verified(results)
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
              if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]

@@ -1,8 +1,5 @@
-"""Makes three questions per student on the student's own graded files, and the answers apart.
-
-An answer is what the file does in the sandbox, or arithmetic on the question's own numbers that a
-run of the step agrees with.  Only steps that are right in the file are asked about.
-"""
+"""Makes three questions per student on the student's own graded files, and the answers apart: what
+the file does in the sandbox, or arithmetic that a run of the step agrees with."""
 
 import contextlib
 import itertools

@@ -1,11 +1,5 @@
 """Makes each student's report, which is their JSON, and of all reports grades.csv and junit.xml.
-
-There are three outcomes besides the autograder's own: `refused` (a file or submission was not
-accepted, with the reason), `pending` (not graded yet) and `unfinished` (it only crashed in a blank
-step).  What is undecided has no points, and neither has a sum with it.  A student is graded,
-pending, could not be read, or handed in nothing, which differs from a missing file: it has no
-points either, unless the policy or a person says so.
-"""
+What is undecided has no points, and neither has a sum with it."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Reads --roster, a table of names, ids, logins and e-mail addresses of the class.
-
-Tables are read as spreadsheets and learning systems write them: separated by commas, semicolons
-or tabs, with headers in any case.
-"""
+"""Reads tables as spreadsheets and learning systems write them, and matches the people in them."""
 
 import codecs
 import csv

@@ -1,8 +1,5 @@
-"""Keeps the settings of a class in RESULTS/class.toml.
-
-The first `grade` writes it.  Later ones take from it what their options leave out; options change
-it, and so may a person.
-"""
+"""Keeps the settings of a class in RESULTS/class.toml, for what the options of later runs leave
+out."""
 
 import hashlib
 import json

@@ -1,8 +1,5 @@
-"""Runs --slurm: the same command in N tasks of an array job, which share RESULTS.
-
-No task has files of its own.  Each grades whatever is not locked, so that fast tasks help slow
-ones, and others take over from one that is cancelled or killed.
-"""
+"""Runs --slurm: the same command in N tasks of an array job, which share RESULTS.  Each grades
+whatever is not locked, so that others take over from one that is killed."""
 
 import sys
 import time
@@ -42,11 +39,9 @@ def cluster_options(given: list[str]) -> dict[str, str | bool]:
 
 
 def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> list[str]:
-    """Submit the tasks and wait for them; Ctrl-C cancels them.
-
-    cluster: "local" runs them as processes of this machine.  -> the last output of each task that
-    failed.  Raises ValueError: there is no submitit or no Slurm, or Slurm rejects the job.
-    """
+    """Submit the tasks and wait for them; Ctrl-C cancels them.  cluster: "local" runs them as
+    processes of this machine.  -> the last output of each task that failed.  Raises ValueError:
+    there is no submitit or no Slurm, or Slurm rejects the job."""
     try:
         import submitit
     except ImportError:

@@ -1,7 +1,4 @@
-"""Compares a run with the grades given so far: who is still in the class, and what would change.
-
-Only --forget removes anyone, and no grade is replaced without asking.
-"""
+"""Compares a run with the grades given so far: who is still in the class, and what would change."""
 
 import contextlib
 import re
@@ -29,11 +26,8 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
              timed: bool) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
     """Everyone in SUBMISSIONS or on the roster, and everyone of earlier runs who is not, or not
     with any file.  typed: whether a person typed the times, and not only those of a roster; timed:
-    whether times decide anything.
-
-    -> the students by name; key -> their last report; key of each student kept from earlier runs ->
-    whether they are still on the roster.
-    """
+    whether times decide anything.  -> the students by name; key -> their last report; key of each
+    student kept from earlier runs -> whether they are still on the roster."""
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}

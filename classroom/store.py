@@ -1,10 +1,8 @@
 """Keeps the records of a class in RESULTS, and locks on what is being graded.
 
-A unit is one file of one stage, identified by its sha256 and the settings it is graded with.  Its
-record is graded/3-SHA256-SETTINGS.json, so that equal files are graded only once.  While a process
-grades a unit, it holds a lock on one byte of the file .lock.  The system frees the lock when the
-process ends in any way, also on another host that shares the folder.
-"""
+The record of a unit, one file of one stage, is graded/3-SHA256-SETTINGS.json.  While a process
+grades it, it holds a lock on one byte of the file .lock, which the system frees when the process
+ends in any way, also on another host that shares the folder."""
 
 import contextlib
 import errno

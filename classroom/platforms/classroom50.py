@@ -1,8 +1,5 @@
-"""python -m classroom.platforms.classroom50 CHECKOUT: grades CHECKOUT and writes result.json there.
-
-The format is "The result.json contract" in Classroom 50's wiki, Advanced-Autograding.
-release-body.md is for people.
-"""
+"""python -m classroom.platforms.classroom50 CHECKOUT: grades CHECKOUT, and writes result.json there
+(Classroom 50's wiki, Advanced-Autograding) and release-body.md, for people."""
 
 import json
 import os

@@ -1,7 +1,5 @@
-"""python -m classroom.platforms.gradescope /autograder: grades /autograder/submission.
-
-The format of results/results.json is that of Gradescope's "Autograder Specifications".
-"""
+"""python -m classroom.platforms.gradescope /autograder: grades /autograder/submission, and writes
+results/results.json as Gradescope's "Autograder Specifications" have it."""
 
 import json
 import sys

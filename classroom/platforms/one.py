@@ -1,8 +1,5 @@
-"""Grades one submission, and writes the results so far after every stage.
-
-The platform may end this at any time, and then reads what was written last.  So it has a deadline
-of its own, of which every stage has its share: a file that hangs takes no time from the others.
-"""
+"""Grades one submission by a deadline of its own, of which every stage has its share, and writes
+the results so far after every stage: the platform may end this at any time."""
 
 import json
 import signal
@@ -46,12 +43,10 @@ def packed() -> Kit:
 
 def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Path],
           device: str = "cpu") -> dict:
-    """Grade the problem files in a folder.  -> the last report.
-
-    write(report): called at once and after every stage; the report has those keys of a student's
-    JSON that say what was found ("stages", "unsettled", "points", "max_points", "grader", "notes",
-    "seconds").  hidden: folders that the files must not read.
-    """
+    """Grade the problem files in a folder.  write(report): called at once and after every stage,
+    with those keys of a student's JSON that say what was found ("stages", "unsettled", "points",
+    "max_points", "grader", "notes", "seconds").  hidden: folders that the files must not read.
+    -> the last report."""
     start, student = time.monotonic(), one(folder, Asked(kit.stages, kit.worth.ignore))
     records: dict[int, dict] = {}  # by stage
 
