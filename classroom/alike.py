@@ -94,10 +94,8 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
 def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[str]]
             ) -> Iterator[list[str]]:
     """Students connected by pairs with LEAST_LINES alike.  If that is most of the class, perhaps
-    because of an example in the lecture, only runs that at most half of them have count.
-
-    owners: run -> the students who have it.
-    """
+    because of an example in the lecture, only runs that at most half of them have count.  owners:
+    run -> the students who have it."""
     runs = defaultdict(lambda: defaultdict(set))
     for (number, run), names in owners.items():
         for name in names if len(names) > 1 else ():

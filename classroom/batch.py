@@ -69,13 +69,9 @@ class Batch:
         self.count = 0  # children so far
 
     def run(self) -> None:
-        """Grade until every unit has its final record.
-
-        Raises:
-            ValueError: the autograder rejects its arguments.
-            KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless ignored at the start; raised
-                after all children have ended and what they finished is recorded.
-        """
+        """Grade until every unit has its final record.  Raises ValueError: the autograder rejects
+        its arguments; KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless ignored at the
+        start, after all children have ended and what they finished is recorded."""
         previous = {number: signal.signal(number, signal.default_int_handler)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
                     if signal.getsignal(number) != signal.SIG_IGN}  # nohup ignores SIGHUP

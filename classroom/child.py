@@ -26,12 +26,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Child:
-    """Grades the stages of one student, one after the other.
-
-    It runs in the student's folder, so that the commands in its JSON are those that students type.
-    They name no folder, because a student with the same file may read them.  folder: with the
-    problem files.  working: for its JSON and output.  gpu: its CUDA_VISIBLE_DEVICES.
-    """
+    """Grades the stages of one student, one after the other, in the student's folder, so that the
+    commands in its JSON name none: a student with the same file may read them.  folder: with the
+    problem files.  working: for its JSON and output.  gpu: its CUDA_VISIBLE_DEVICES."""
 
     def __init__(self, stages: list[int], folder: Path, working: Path, options: list[str],
                  seconds: float, threads: int, gpu: str | None = None):

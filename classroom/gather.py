@@ -238,9 +238,8 @@ def _in_team(student: Submitted, students: list[Submitted]) -> Submitted:
         and MOODLE.match(mates[0].returns) else ""
     aside = f"by another student of team {escape(person.team)}, for the whole team"
     mine = {"name": student.name, "person": person, "returns": returns, "mate": mates[0].name}
-    return replace(mates[0], key=student.key, aside=(*mates[0].aside, aside), hand_ins=tuple(
-        replace(each, key=f"{student.key}~{number}", **mine)
-        for number, each in enumerate(mates[0].hand_ins, start=1)), **mine)
+    return replace(mates[0], key=student.key, aside=(*mates[0].aside, aside),
+                   hand_ins=numbered(mates[0].hand_ins, student.key, **mine), **mine)
 
 
 def one(folder: Path, asked: Asked) -> Submitted:
@@ -426,8 +425,13 @@ def _several(name: str, person: roster.Person, places: list[Place], note: str, a
     """A student with several hand-ins: the last one, which also holds all of them by time."""
     places = sorted(places, key=lambda place: place.time.timestamp())
     made = [_submitted(name, person, [[place]], note, asked) for place in places]
-    made = [replace(each, key=f"{each.key}~{number}") for number, each in enumerate(made, start=1)]
-    return replace(made[-1], key=file_name(name), hand_ins=tuple(made))
+    return replace(made[-1], hand_ins=numbered(made, made[-1].key))
+
+
+def numbered(hand_ins: Iterable[Submitted], key: str, **more) -> tuple[Submitted, ...]:
+    """The hand-ins of a student with this key, by time.  more: fields to replace."""
+    return tuple(replace(each, key=f"{key}~{number}", **more)
+                 for number, each in enumerate(hand_ins, start=1))
 
 
 def file_name(name: str) -> str:

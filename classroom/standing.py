@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster, store
-from classroom.gather import NOT_LISTED, SYSTEMS, Submitted, file_name
+from classroom.gather import NOT_LISTED, SYSTEMS, Submitted, file_name, numbered
 from classroom.grades import NEWER, Policy, one
 from classroom.reports import EMPTY, for_a_person, person_of
 from grader.assignment.record import sha256
@@ -94,8 +94,7 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
             and not (old["marked_late"] or old["state"] in EMPTY) else [
                 line for line in old["aside"] if line.startswith(EARLIER)]
         return replace(now, aside=(*now.aside, *had))
-    was = replace(_as_it_was(old, results, now), key=f"{now.key}~1", returns=now.returns,
-                  notes=now.notes)
+    was = replace(_as_it_was(old, results, now), returns=now.returns, notes=now.notes)
     if now.time is None and was.files == now.files and "".join(now.notes).startswith(NOT_LISTED):
         return replace(now, time=was.time, person=_extended(now, old))
     if was.is_nothing or not (was.time and now.time):
@@ -104,9 +103,9 @@ def _again(old: dict, results: Path, now: Submitted, typed: bool, timed: bool) -
     if not typed and now.time == late.read(now.person.handed_in) and (
             back > 0 and (timed or was.files != now.files)
             or back == 0 and timed and _is_changed(was, now)):
-        return replace(was, key=now.key, notes=(*now.notes, STALE))
+        return replace(was, notes=(*now.notes, STALE))
     return now if back >= 0 or typed and was.files == now.files else replace(
-        now, hand_ins=(was, replace(now, key=f"{now.key}~2")))
+        now, hand_ins=numbered((was, now), now.key))
 
 
 def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) -> Submitted:
@@ -123,8 +122,7 @@ def _with_others(old: dict, results: Path, now: Submitted, typed: bool = False) 
                 other.files == now.files or other.time.timestamp() >= now.time.timestamp())):
             theirs.append(other)
     by_time = {each.time.timestamp(): each for each in reversed(theirs)}
-    return replace(now, hand_ins=tuple(replace(by_time[time], key=f"{now.key}~{number}")
-                                       for number, time in enumerate(sorted(by_time), start=1)))
+    return replace(now, hand_ins=numbered(map(by_time.get, sorted(by_time)), now.key))
 
 
 def others(student: Submitted, chosen: Submitted) -> tuple[list[dict], dict[str, bytes]]:
