@@ -5,9 +5,29 @@ import pytest
 
 from grader.step_checks import masks
 from grader.step_checks.examples import Observed
+from reference import keep_mask
 
 SEES = {3: masks.all_keys, 4: masks.causal, 6: masks.window, 7: masks.sinks, 8: masks.either,
         9: masks.sinks_or_all}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_right_masks_are_the_references(is_causal):
+    place, given = np.arange(70), dict(N=70, CAUSAL=is_causal, window_size=9, sink_size=4)
+    for sees, mask in {
+            masks.either: {}, masks.sinks_or_all: dict(window_size=9, sink_size=4),
+            **({masks.causal: {}, masks.window: dict(window_size=9)} if is_causal else {})}.items():
+        want = keep_mask(70, 70, is_causal, **mask if is_causal else {})
+        assert np.array_equal(sees(place[:, None], place, given), want), sees.__name__
+
+
+@pytest.mark.parametrize("keep, said", [
+    (np.ones((16, 32)), "float64"), (np.ones((16, 31), bool), "want booleans that broadcast to"),
+    (np.ones((9, 16, 32), bool), "query and key have two axes each already")])
+def test_what_is_no_mask_of_the_tile_is_told_by_its_form(keep, said):
+    one = next(iter(masks.MASKS[4].examples()))
+    text = " ".join(one.check(Observed([{"keep": keep}], [], {})).lines)
+    assert said in text and ("two axes" in text) == (keep.ndim > 2)
 
 
 @pytest.mark.parametrize("stage", masks.MASKS)
