@@ -30,6 +30,8 @@ of zeros before the queries; in the backward of the first call their lse is infi
 add nothing there.  With sink tokens, or if no piece is longer than W - 1, all rows run like that.
 One exchange brings all keys of this second call.  Each rank's cost depends on C and W, not on R.
 
+Packed sequences share launches of plain Triton; long ones have a call each, as in attention_varlen.
+
 A rank's gradient of the sink logits is its own rows' share, like that of any other parameter: add
 up the ranks'.
 """
@@ -240,29 +242,55 @@ MOST = 1000  # kinds of calls that are remembered: lengths of packed sequences s
 
 
 @functools.lru_cache(MOST)
-def _packing(lengths: tuple[int, ...], device) -> tuple[torch.Tensor, int]:
-    """Returns cu_seqlens of sequences of these lengths, and the longest length."""
-    borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
-    return borders, max(lengths)
+def _borders(lengths: tuple[int, ...], device) -> torch.Tensor:
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
 
-def _kernels(q, k, cu_seqlens, *options):
-    return entry.picked(q, k, None if cu_seqlens is None else "triton", *options)
+def _one_by_one(q, lengths, is_causal, window_size, *_) -> list[slice]:
+    """Returns the rows of every sequence if each is long enough for a call of its own, else []."""
+    work = *q.shape[1::2], is_causal, window_size
+    if lengths is None or not policy.are_long(lengths, sum(lengths), max(lengths), *work):
+        return []
+    ends = itertools.pairwise([0, *itertools.accumulate(lengths)])
+    return [slice(first, end) for first, end in ends if first < end]
 
 
-def _attend(q, k, v, sink_logits, *options):
-    """Returns o and lse.  options: cu_seqlens, max_seqlen, is_causal and so on, as entry's."""
-    return entry._forward(q, k, v, sink_logits, *options, _kernels(q, k, *options))
+def _call(q, k, lengths, *options) -> tuple:
+    """Returns entry's options of a call, and its kernels.  lengths: of packed sequences, or None.
+
+    options: is_causal and what follows it in entry.picked.
+    """
+    if lengths is None:
+        return (None, None, *options), entry.picked(q, k, None, None, *options)
+    return (_borders(lengths, q.device), max(lengths), *options), ("triton", "triton")
 
 
-def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, cu_seqlens, *options, sums=None):
-    """Returns dq, dk, dv and dsink_logits or None.  o and lse: those of whole rows, contiguous.
+def _attend(q, k, v, sink_logits, *call):
+    """Returns o and lse.  call: as in _call."""
+    if rows := _one_by_one(q, *call):
+        parts = [_attend(*(x[:, :, r] for x in (q, k, v)), sink_logits, None, *call[1:])
+                 for r in rows]
+        return [torch.cat(x, 2) for x in zip(*parts, strict=True)]
+    (cu_seqlens, *options), kernels = _call(q, k, *call)
+    return entry._forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
+
+
+def _gradients(q, k, v, sink_logits, o, lse, do, needs_sinks, *call, sums=None):
+    """Returns dq, dk, dv and dsink_logits or None.  o and lse: those of whole rows.
 
     sums: the dtype of dq, dk and dv; Gluon's have q's in any case.
     """
+    if rows := _one_by_one(q, *call):
+        *grads, dsinks = zip(*(
+            _gradients(*(x[:, :, r] for x in (q, k, v)), sink_logits, o[:, :, r], lse[:, :, r],
+                       do[:, :, r], needs_sinks, None, *call[1:], sums=sums)
+            for r in rows
+        ), strict=True)
+        return *(torch.cat(x, 2) for x in grads), sum(dsinks) if needs_sinks else None
+    (cu_seqlens, *options), kernels = _call(q, k, *call)
     return entry._backward(
-        q, k, v, sink_logits, cu_seqlens, o, lse, do, None, *options,
-        _kernels(q, k, cu_seqlens, *options), (True, True, True, needs_sinks), sums,
+        q, k, v, sink_logits, cu_seqlens, o.contiguous(), lse.contiguous(), do, None, *options,
+        kernels, (True, True, True, needs_sinks), sums,
     )
 
 
@@ -322,19 +350,19 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, sink_logits, group, C, packed, *options):
-        q, none = q.contiguous(), (None, None)
-        own = *(_packing(2 * C, q.device) if packed else none), True, *options
-        full = *(_packing(C, q.device) if packed else none), False, *options
+        q = q.contiguous()
+        own, full = (2 * C if packed else None, True), (C if packed else None, False)
         for step, kv in enumerate(_travel(torch.stack([k, v]), group)):
             if step == 0:
-                o, lse = _attend(q, k, v, sink_logits, *own)
+                o, lse = _attend(q, k, v, sink_logits, *own, *options)
                 o = o.float()
             for view, piece in _meetings(step, group.rank(), sum(C), packed):
-                part = _attend(view(q), *kv[:, :, :, piece], None, *full)
+                part = _attend(view(q), *kv[:, :, :, piece], None, *full, *options)
                 _merge(view(o), view(lse), *part)
         o = o.to(q.dtype)
         ctx.save_for_backward(q, k, v, sink_logits, o, lse)
-        ctx.group, ctx.C, ctx.packed, ctx.own, ctx.full = group, sum(C), packed, own, full
+        ctx.group, ctx.C, ctx.packed = group, sum(C), packed
+        ctx.own, ctx.full = (*own, *options), (*full, *options)
         return o
 
     @staticmethod
@@ -352,9 +380,8 @@ class _Ring(torch.autograd.Function):
             parts = []
             for view, piece in _meetings(step, group.rank(), ctx.C, ctx.packed):
                 part, *part_kv, _ = _gradients(
-                    view(q), *kv[:, :, :, piece], None, view(o).contiguous(),
-                    view(lse).contiguous(), view(do), False, *ctx.full,
-                    sums=torch.float32,
+                    view(q), *kv[:, :, :, piece], None, view(o), view(lse), view(do), False,
+                    *ctx.full, sums=torch.float32,
                 )
                 view(dq).add_(part)
                 parts.append((piece, part_kv))
@@ -366,7 +393,7 @@ class _Ring(torch.autograd.Function):
             next_dkv, wait = _pass_on(dkv, group)
         dq = dq.to(q.dtype)
         wait()  # for those that are home
-        return dq, *next_dkv.to(k.dtype), dsink_logits, *[None] * len(ctx.own)
+        return dq, *next_dkv.to(k.dtype), dsink_logits, *[None] * (1 + len(ctx.own))
 
 
 # ------------------------------------------------------------------ window
@@ -404,7 +431,7 @@ def _plan(C, rank, size, window, sink_size, device):
 
     Attributes, indices in int64:
         everything: there is no first call.
-        packing: cu_seqlens of the second call, and the longest length, 0 if there is no call.
+        lengths: of the second call's sequences; None if there is no call.
         sent, received: how many keys go to and come from each rank.
         given: this rank's rows with the keys that it sends, rank by rank.
         arrivals, arrived: of each key of the second call, its number among those that came; and
@@ -435,7 +462,7 @@ def _plan(C, rank, size, window, sink_size, device):
         again=there(rows[rank][queries]), queries=there(queries),
         padded=there(rows[rank].where(own[rank], -1)),
         sums=[(there(x), there(given[x])) for x in sums],
-        packing=_packing(tuple(lengths[rank].tolist()), device),
+        lengths=tuple(lengths[rank].tolist()) if len(given) else None,
     )
 
 
@@ -460,7 +487,7 @@ def _move_kernel(
     cols = tl.arange(0, BLOCK_D)[None, :]
     inside = (i < n)[:, None] & (cols < D)
     source = tl.load(source_ptr + i, mask=i < n, other=-1)[:, None]
-    target = i[:, None]
+    target = i[:, None].to(tl.int64)
     if target_ptr is not None:
         target = tl.load(target_ptr + i, mask=i < n, other=0)[:, None]
     x = x_ptr + b * stride_xb + h * stride_xh + source * stride_xn + cols * stride_xd
@@ -497,6 +524,7 @@ def _padded(x, plan):
 
 
 def _repeat(sink_logits, B: int):
+    """Returns the sink logits of B * HQ heads."""
     return None if sink_logits is None else sink_logits.expand(B, -1).flatten()
 
 
@@ -507,9 +535,9 @@ class _Window(torch.autograd.Function):
     def forward(ctx, q, k, v, sink_logits, group, C, packed, window, sink_size, *options):
         plan = _plan(C, group.rank(), group.size(), window, sink_size, q.device)
         options = True, window, sink_size, *options
-        first = *(_packing(2 * C, q.device) if packed else (None, None)), *options
-        second, calls, (B, HKV, _, D) = (*plan.packing, *options), [None] * 10, k.shape
-        if plan.packing[1]:
+        first, second = (2 * C if packed else None, *options), (plan.lengths, *options)
+        calls, (B, HKV, _, D) = [None] * 10, k.shape
+        if plan.lengths:
             sent = k.new_empty(len(plan.given), 2, B, HKV, D)
             for x, out in zip((k, v), sent.permute(1, 2, 3, 0, 4), strict=True):
                 _move(x, plan.given, out)
@@ -519,13 +547,13 @@ class _Window(torch.autograd.Function):
         else:
             o, lse = _attend(q, k, v, sink_logits, *first)
             calls[:5] = q, k, v, o, lse
-        if plan.packing[1]:
+        if plan.lengths:
             wait()
             keys = k.new_empty(2, B * HKV, len(plan.arrivals), D)
             _move(got.view(-1, 2, B * HKV, D).permute(1, 2, 0, 3), plan.arrivals, keys)
             again = _padded(q, plan), *keys[:, None]
             calls[5:] = *again, *_attend(*again, _repeat(sink_logits, B), *second)
-            _move(calls[8].view(B, -1, *calls[8].shape[2:]), plan.queries, o, plan.again)
+            _move(calls[8].unflatten(1, (B, -1))[0], plan.queries, o, plan.again)
             if not plan.everything:
                 lse.index_fill_(2, plan.again, torch.inf)
         ctx.save_for_backward(sink_logits, *calls)
@@ -540,13 +568,14 @@ class _Window(torch.autograd.Function):
         needs_sinks, dlogits, dtype = ctx.needs_input_grad[3], [], None
         if sinks is not None:  # the shares of both calls are added before they are rounded
             dtype, sinks = sinks.dtype, sinks.float()
-        if plan.packing[1]:
+        if plan.lengths:
             *again, o, lse = second
             dq_again, *dkeys, dlogit = _gradients(
-                *again, _repeat(sinks, B), o, lse, _padded(do, plan), needs_sinks, *ctx.second
+                *again, _repeat(sinks, B), o, lse, _padded(do, plan), needs_sinks, *ctx.second,
+                sums=torch.float32,
             )
-            dlogits += dlogit.view(B, -1) if needs_sinks else []
-            back = do.new_empty(len(plan.arrived), 2, B * HKV, D)
+            dlogits += dlogit.view(B, -1).unbind() if needs_sinks else []
+            back = lse.new_empty(len(plan.arrived), 2, B * HKV, D)  # float32, as on all ranks
             for x, out in zip(dkeys, back.permute(1, 2, 0, 3)[:, None], strict=True):
                 _move(x, plan.arrived, out)
             got, wait = _swap(back, plan.received, plan.sent, ctx.group)
@@ -555,14 +584,17 @@ class _Window(torch.autograd.Function):
             dkv = do.new_zeros(2, B, HKV, N, D, dtype=torch.float32).unbind()
         else:
             q, k, v, o, lse = first
-            dq, *dkv, dlogit = _gradients(q, k, v, sinks, o, lse, do, needs_sinks, *ctx.first)
+            dq, *dkv, dlogit = _gradients(
+                q, k, v, sinks, o, lse, do, needs_sinks, *ctx.first,
+                sums=torch.float32 if ctx.first[0] else None,  # many rows of short pieces get more
+            )
             dlogits.append(dlogit)
-        if plan.packing[1]:
-            _move(dq_again.view(B, -1, *dq_again.shape[2:]), plan.queries, dq, plan.again)
+        if plan.lengths:
+            _move(dq_again.unflatten(1, (B, -1))[0], plan.queries, dq, plan.again)
             wait()
             parts = got.view(-1, 2, B, HKV, D).permute(1, 2, 3, 0, 4)
             for which, rows in plan.sums:
                 for part, total in zip(parts, dkv, strict=True):
                     _move(part, which, total, rows, add=True)
         dlogits = sum(dlogits[1:], dlogits[0]).to(dtype) if needs_sinks else None
-        return dq, *(x.to(do.dtype) for x in dkv), dlogits, *[None] * len(ctx.first)
+        return *(x.to(do.dtype) for x in (dq, *dkv)), dlogits, *[None] * (1 + len(ctx.first))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import reference
 import sink_attn
-from sink_attn import context_parallel
+from sink_attn import context_parallel, policy
 from tests.kernels.ranks import Ranks
 
 NAMES = ("o", "q", "k", "v", "sink_logits")
@@ -57,8 +57,9 @@ def borders(lengths):
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
 
 
-def whole(group, N, form, with_sinks, place, lengths=None, **options):
-    """Returns o and the gradients, gathered from all ranks."""
+def whole(group, N, form, with_sinks, place, lengths=None, long=policy.LONG, **options):
+    """Returns o and the gradients, gathered from all ranks; long: in place of policy.LONG."""
+    policy.LONG = long
     q, k, v, do, sinks = inputs(N, **form)
     cu = dict(cu_seqlens=None if lengths is None else place(borders(lengths)))
     leaves = [place(context_parallel.shard(x, group, **cu)).requires_grad_() for x in (q, k, v)]
@@ -187,7 +188,7 @@ def check(ranks, size, N, with_sinks=True, place=dense, softmax_scale=None, **op
         reference.attention(
             *map(on, part[:3]), dout=on(part[3]), is_causal=True, scale=softmax_scale,
             sink_logits=on(sinks) if with_sinks else None,
-            **{name: x for name, x in options.items() if name != "lengths"},
+            **{name: x for name, x in options.items() if name not in ("lengths", "long")},
         ) for part in zip(*(x.split(lengths, 2) for x in (q, k, v, do)), strict=True)
         if part[0].shape[2]
     ]
@@ -265,6 +266,11 @@ def test_packed_sequences_attend_only_to_themselves(ranks, size, options):
 ], ids=["grouped", "D=13", "no sinks", "strided"])
 def test_packed_sequences_take_every_form_of_input(ranks, form, options):
     check(ranks, 2, 36, lengths=[25, 11], **form, **options)
+
+
+@pytest.mark.parametrize("options", [{}, dict(window_size=4), dict(window_size=6, sink_size=2)])
+def test_long_packed_sequences_are_computed_one_by_one(ranks, options):
+    check(ranks, 3, sum(LENGTHS), lengths=LENGTHS, long=0, **options)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
