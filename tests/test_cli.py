@@ -154,6 +154,13 @@ def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", [[], ["--submit"], ["--json", "x"], ["--verbose"]])
+def test_what_is_kept_or_asked_for_in_full_ends_at_no_failure(option):
+    arguments = cli._parser((2,), "autograder.py").parse_args(["--device", "cpu", *option])
+    grading = cli._Grading(arguments, [2], [2], "autograder.py")
+    assert grading.options(None).may_stop == (not option)
+
+
 def test_numbers_that_pytorch_computed_without_a_kernel_are_not_started(tmp_path):
     source = ("import torch\ndef flash_attention_forward(q, k, v, is_causal=True):\n"
               "    return torch.nn.functional.scaled_dot_product_attention("

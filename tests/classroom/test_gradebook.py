@@ -274,7 +274,7 @@ def test_results_of_another_version_are_refused(run, tmp_path):
 
 # -------------------------------------------------------------------- nbgrader, check50
 def test_a_table_as_nbgrader_exports_it(run, tmp_path):
-    graded = [report("Anna Anderson (101)", 700.0, id="101",  # there is another one
+    graded = [report("Anna Maria Anderson (101)", 700.0, id="101",  # there is another one
                      late_penalty=50.0),
               report("Braun, Ben", 350.5, login="=bb"), report("Cleo", None)]
     code, said, _ = run(graded, "--nbgrader", tmp_path / "new/grades.csv")
@@ -282,7 +282,7 @@ def test_a_table_as_nbgrader_exports_it(run, tmp_path):
     with open(tmp_path / "new/grades.csv", newline="", encoding="utf-8") as file:
         anna, ben = csv.DictReader(file)
     assert (anna["student_id"], anna["last_name"], anna["first_name"]) == (
-        "101", "Anderson", "Anna")
+        "101", "Anderson", "Anna Maria")
     late = [(row["raw_score"], row["late_submission_penalty"], row["score"]) for row in (anna, ben)]
     assert late == [("750.0", "50.0", "700.0"), ("350.5", "0.0", "350.5")]
     assert (ben["student_id"], ben["last_name"], ben["score"], ben["max_score"]) == (

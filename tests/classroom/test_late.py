@@ -60,6 +60,7 @@ def test_what_is_late_says_both_times_and_their_zones():
     (None, RULES, [grades.Override("anna", None, None, "mail", days_late=1)], 90.0, 1, []),
     (None, RULES, [], None, None, [late.UNKNOWN]),
     (-1, RULES, [], None, 0, [late.DOUBTED.format("2026-11-30 11:00 UTC+00:00")]),
+    (0.5, replace(RULES, grace=30), [], 100.0, 0, []),  # after the deadline, as was said
     (1000, None, [], None, None, [late.UNKNOWN]),
     (None, None, [], None, None, [late.UNKNOWN]),
     (None, None, [grades.Override("anna", None, None, "mail", days_late=3)], 100.0, 3, [])])

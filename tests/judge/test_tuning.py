@@ -59,7 +59,7 @@ def tuned(tmp_path):
         session = Tuning(small_cases(stage, cases), wrong)
         run_configurations(context, CasesRun(
             prepare=None, explained=True, session=session,
-            tuned={"_sum_kernel": configurations}), cases)
+            tuned={"_plain_kernel": CONFIGURATIONS[:1], "_sum_kernel": configurations}), cases)
         settle(result, cases, context.options)
         return session, result
     return run

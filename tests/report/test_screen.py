@@ -252,8 +252,11 @@ def test_what_held_the_files_is_said_on_request():
 def test_what_is_not_closed_is_said_beside_what_held():
     closed = replace(PASSED, confined=("privileges", *CLOSED))
     assert "Not closed" not in summary(closed, verbose=True)
-    text = " ".join(summary(replace(PASSED, confined=("files", "signals")), verbose=True).split())
+    held = replace(PASSED, confined=("files", "signals"))
+    text = " ".join(summary(held, verbose=True).split())
     assert "unable to signal others. Not closed here: reading other files and the list" in text
+    text = summary(held, replace(PASSED, confined=("files",)), verbose=True)
+    assert "this one hidden. Not closed here" in " ".join(text.split())  # of both files
     assert "Self-check" in summary(replace(PASSED, confined=("privileges",)), verbose=True)
 
 
