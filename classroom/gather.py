@@ -41,7 +41,8 @@ CODE = (".py", ".ipynb")
 GIVEN = re.compile(  # files of the assignment and the like, in which no one writes an answer
     r"(autograder(_optional)?|reference|warmups|exercises|__init__)\.py|.*\.pyc|"
     r"(readme|licen[cs]e|agents)(\.\w+)?|(exercises|submission)\.json|"
-    r"(requirements|timestamp)\.txt", re.IGNORECASE)
+    r"(requirements|timestamp)\.txt|makefile|dockerfile|pyproject\.toml|uv\.lock|"
+    r".*\.code-workspace", re.IGNORECASE)
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 PACKED = (*ARCHIVES, ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst")  # the others are not opened
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.

@@ -249,7 +249,7 @@ def test_beside_a_file_with_nothing_in_it_the_ordinary_says_nothing(tmp_path):
     make(tmp_path, {"anna": {2: "two", 3: BLANK, 4: ""}, "anna/old": {3: BLANK}})
     for name in (".DS_Store", "README.md", "LICENSE", ".git/problem_3.py",
                  "__pycache__/problem_3.cpython-313.pyc", "problem_4.pyc", "submission.json",
-                 ".gitignore", "site-packages/problem_3.py"):
+                 ".gitignore", "site-packages/problem_3.py", "pyproject.toml", "Makefile"):
         (tmp_path / "anna" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "anna" / name).write_text(RIGHT)
     (tmp_path / "anna/problem_3.py~").write_text(BLANK)
