@@ -326,8 +326,8 @@ class _Grading:
         result.seconds = time.monotonic() - start
         self.reporter.stage_begins(stage)
         self.reporter.stage_ends(stage, result)
-        self.reporter.next(overview.begin(stage.number, arguments.submission,
-                                          " --quick" * arguments.quick))
+        self.reporter.next(overview.after_run([result], self.everything, arguments.submission,
+                                              arguments.quick, False))
         return None, True
 
     def options(self, first):

@@ -158,7 +158,7 @@ class Asking:
     def _failed(self, asked: Asked, built: Built, error: SubmissionError) -> Found:
         """What a call without an answer means."""
         place = error.place(self.adapter.path.name)
-        said = error.sentence.partition("\n")[0].replace(" when it was called", "")
+        said = error.sentence.partition("\n")[0].replace(" during the call", "")
         said += f" ({place})" * bool(place)
         missing = error.id == "output-missing" or said.startswith("lse: want a torch.Tensor")
         if error.outcome == "grader_fault":

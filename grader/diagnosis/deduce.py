@@ -16,8 +16,8 @@ KERNELS = {
     ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: in P, in the loop over queries, or in which rows "
                  "and heads a program takes.", ()),
-    ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong in both "
-                 "kernels.", ("delta", "dq products", "dkdv products")),
+    ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong, or q.grad and "
+                 "k.grad have a wrong factor.", ("delta", "dq products", "dkdv products")),
     ("q", "k", "v"): ("o is right, but every gradient is wrong. Look at what they share, the saved "
                       "lse and the scale, or for one mistake made in both kernels.",
                       ("lse", "dq P", "dkdv P")),

@@ -87,10 +87,12 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     if verdict.nan:  # rows with NaN say more than wrong ones
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         id, sentence = _of_nan(sent, x)
-        count = (f"All {verdict.nan}" if 1 < verdict.nan == x.numel() else
-                 f"{verdict.nan} of the {x.numel()}")
-        what = (f"{count} values of {tensor_name(name)} "
-                f"{'are' if verdict.nan > 1 else 'is'} NaN or inf.", sentence)
+        count = (f"{verdict.nan} of the {x.numel()}" if verdict.nan < x.numel() else
+                 f"All {verdict.nan}" if verdict.nan > 1 else "The only")
+        others = "; other values are wrong, too" * bool(
+            (torch.isfinite(rows) & (rows > verdict.row_limit)).any())
+        what = (f"{count} value{'s' * (x.numel() > 1)} of {tensor_name(name)} "
+                f"{'are' if verdict.nan > 1 else 'is'} NaN or inf{others}.", sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         heads = bad.flatten(2).any(2).all(0) if bad.dim() == 3 else bad[:0]
         entries = bad.flatten(1).all(1) if bad.dim() == 3 else bad[:0]
@@ -164,7 +166,7 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
     numbers, *pattern = finding.what
     place = [finding.where, finding.worst]
     if seen:  # then that is the first thing to read
-        place.insert(1, numbers.removesuffix(".").replace("All ", "all ", 1))
+        place.insert(1, numbers[0].lower() + numbers[1:].removesuffix("."))
     return check.fail("wrong", *(seen or (numbers,)), *pattern, advice=advice, look_at=said,
                       where=finding.where, place="; ".join(filter(None, place)))
 
@@ -180,7 +182,7 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
     if not bool((bad & untouched).any()):
         inf = " (some are inf)" * bool(torch.isinf(x).any())
         return "nan", (f"Your code stored these values itself{inf}. It may have computed them from "
-                       "memory that was never written.")
+                       "memory outside the inputs, or from memory that was never written.")
     known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
         return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "

@@ -181,6 +181,8 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
         places = finding.places
         if "scale-ignored" in id and words.startswith("in the backward"):
             places = tuple(place for place in places if place != "lse")  # which has no scale
+        if id == "effect-unscaled":
+            places = ("dq scale",)
         advice, deduced = "", ""
         finding = replace(finding, what=finding.what[:1], places=places)
     elif matrix is not None and not matrix.backward and not bool(matrix.wrong.any()) and plain:
@@ -195,6 +197,11 @@ def _seen(stage: Stage, marked: bool, finding: Finding, sample: Sample, things: 
         said = (f"{small} Add --show to see the weights drawn.", *said)
         if finding.id == "tail":  # the weights say more of those rows
             finding = replace(finding, what=finding.what[:1])
+        if matrix.backward and seen[0] in ("effect-extra-keys", "effect-missing-keys"):
+            deduced, kernels = "", {"d_q": ["dq"], "d_v": ["dkdv"] + ["dq"] * matrix.with_dq}
+            finding = replace(finding, places=tuple(
+                f"{kernel} {place}" for kernel in kernels[matrix.tensor]
+                for place in ("loop", "mask")))
     if len(things) == 1 and not id:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
     for case, error in failures:  # a timeout says little about a mistake

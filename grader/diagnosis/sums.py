@@ -40,7 +40,7 @@ def name(samples: Samples) -> tuple[str, str, str]:
         id, words = _sum(got[0][columns[0]] / X, dy, "row", "dy")
     else:
         id, words = _product(got[0], dy, w)
-    return id, f"{tensor_name(wrong)} (M={M}, N={N}): {words}" * bool(id), (
+    return id, f"{tensor_name(wrong)} in another case (M={M}, N={N}): {words}" * bool(id), (
         mistakes.of("w-ignored").rule * (wrong == "y" and bool(id)))
 
 

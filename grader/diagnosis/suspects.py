@@ -21,6 +21,9 @@ from grader.step_checks.named import MASKS, SINK_LOGITS, UPDATES, Tile
 SIZES = (128, 64, 32, 16)  # of tiles
 LEAST = 1e-3  # smaller weights agree with many mistakes
 OF_THE_CASE = ("heads-read", "sinks-of", "window-of", "sink-logit-wrong")  # words with its numbers
+# One off in a single case may be a number that the file takes in every case, as OF_NUMBER says it.
+ONE_OFF = ("sinks-plus-one", "sinks-minus-one", "window-plus-one", "window-minus-one")
+OF_NUMBER = ("sinks-of", "window-of")
 Visits = list[tuple[int, bool]]  # first key of every tile, and whether it is masked
 # Tiles that have code of their own, by their first query, their first key and MASKED.
 PARTS = {"in masked tiles": lambda start, at, masked: masked,
@@ -63,10 +66,14 @@ def name(matrix: Matrix, longer: Callable[[], Matrix | None],
     fits or more than two do.  longer: a matrix with more tiles, to tell several apart; others:
     those of other query heads, right or wrong, which the mistake must give, too."""
     fits = fitting(matrix)
-    more = longer() if len(_said(fits)) > 1 else None
+    one_off = any(one[0] in ONE_OFF for one in fits)
+    more = longer() if len(_said(fits)) > 1 or one_off else None
     if more is not None:
         there = fitting(more, fits)
         fits = [one for one in fits if one in there]
+        if one_off and not fits:
+            fits = fitting(matrix, [one.mistake for one in Call(matrix).suspects()
+                                    if one.mistake[0] in OF_NUMBER])
     fits = [one for one in fits if not named.is_part(one[0])] or fits
     if 0 < len(_said(fits)) <= 2:
         fits = fitting(matrix, fits, others=others())
@@ -114,7 +121,7 @@ def fitting(matrix: Matrix, only: list[tuple] | None = None, nan: bool = False,
                         own.mistake == one.mistake and other.fits(own, BM, BN) for own in its)
                         for other, its in beside)):
                 found[one.mistake] = None
-    named_ones = [one for one in found if one[0] not in ("window-of", "sinks-of")]  # say more
+    named_ones = [one for one in found if one[0] not in OF_NUMBER]  # say more
     return named_ones or list(found) or ([] if matrix.backward or nan else call.heads())
 
 

@@ -183,6 +183,8 @@ def wrong(sample: Sample) -> Iterator[tuple[str, str, Gradients]]:
         yield "scale-ignored", "in the backward, ", both
         yield "dq-scale-ignored", "in the last factor of dq, ", dq(times=default) | dkdv()
         yield "dkdv-scale-ignored", "in the last factor of dk, ", dq() | dkdv(times=default)
+    yield "effect-unscaled", "dq and dk are not multiplied by scale", dq(times=1.0) | dkdv(
+        times=1.0)
     yield "dq-unscaled", "", dq(times=1.0) | dkdv()
     yield "dk-unscaled", "", dq() | dkdv(times=1.0)
     yield "dk-from-do", "", dq() | dkdv(right=do)

@@ -8,6 +8,7 @@ count.  A worker that lies can only pass or fail this one check.
 
 import concurrent.futures
 import contextlib
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
@@ -48,6 +49,9 @@ def count(context: GradingContext, session: Session,
         else:
             check = tiles_check(context.stage, context.options, session)
     if check is not None:
+        if check.look_at and not context.file.steps:
+            step = (*check.steps, *context.stage.loop_steps)[0]
+            check = replace(check, steps=(), look_at=look_at(context.stage, step, marked=False))
         record(context, check)
 
 

@@ -141,7 +141,9 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
         return next_one
     missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
     look = f"{short.to_fix}, then run " if short.to_fix else ""
-    return f"{look}{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
+    later = {*everything} - {*range(results[-1].stage + 1)}
+    onward = f"\n      or go on: {next_one}" * bool(later)
+    return f"{look}{command(short.stage, directory)}   ({missing}){onward}"
 
 
 def written(directory: Path) -> str:

@@ -270,8 +270,9 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
         if file.state == "not_started" and file.steps:
             result.sentence += f"; still to write: {', '.join(file.blank_new)}."
             if n := len(file.blank_carried):
-                result.sentence += (f" The other {n} steps are" if n > 1 else " The other step is"
-                                    ) + f" copied: python -m grader.carry {stage.number}."
+                result.sentence += (f" The other {n} steps are copies" if n > 1 else
+                                    " The other step is a copy") + (
+                    f" of earlier ones: python -m grader.carry {stage.number} fills them in.")
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

@@ -26,7 +26,7 @@ RED = "✗  "  # as wide as a mark: what passes though a step is red, and not wi
 WORDS = {
     "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
-    "not_started": "Not Started", "needless work": "Needless Work",
+    "not_started": "Not Started", "needless work": "Failed: needless work",
 }
 LIGHTS = {"wrong": ("✗", "31"), "right": ("✓", "32"), "blank": ("·", ""), "none": ("–", "")}
 KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Wasted-Tiles", "beyond": "Beyond"}
@@ -119,7 +119,7 @@ class Reporter:
     def show_steps(self, stage: Stage, steps: list[dict], why: str = "") -> None:
         """Show one sign per step, and what is wrong."""
         if why:
-            self._line(f"steps  no lights: {why}.")
+            self._line(f"steps  not checked: {why}.")
         if not any(step["light"] in ("right", "wrong") for step in steps):
             return
         self.lit, self.red = True, [step["id"] for step in steps if step["light"] == "wrong"]

@@ -66,10 +66,10 @@ class StepChecks:
 
     def begin(self) -> str:
         """Start the checks.  -> why none can be made, or "" """
-        if self.stage.needs_triton and self.file.steps:
-            why = interpreter_fault()
-        else:
-            why = damaged(self.file)
+        why = elsewhere(self.stage, self.file)
+        if not why:
+            runs_triton = self.stage.needs_triton and self.file.steps
+            why = interpreter_fault() if runs_triton else damaged(self.file)
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
         if not why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
@@ -366,6 +366,7 @@ class Runner:
                     first = self.at(light, id, line, words)
                     return replace(first, seen=(*first.seen, f"{rest.place}: {rest.change}"))
         if change is None:
+            light = light if light.place else alone()
             told = light.says or light.mistake not in SEEN_ONLY
             return light if told or not ended_early else replace(
                 light, untried=self.longer(light.id))
@@ -484,6 +485,15 @@ def changed(file: submission.Submission, before: bytes | None) -> set[str]:
         old = bodies(before or file.source)
         return {id for id, body in bodies(file.source).items() if body != old.get(id)}
     return set()
+
+
+def elsewhere(stage: Stage, file: submission.Submission) -> str:
+    """What to say of a file whose steps are all another problem's; "" of any other."""
+    numbers = {step.id.partition(".")[0] for step in file.steps} - {"W"}
+    if not numbers or str(stage.number) in numbers:
+        return ""
+    return (f"{file.path.name} has the steps of problem {', '.join(sorted(numbers))}, not of "
+            f"problem {stage.number}")
 
 
 def damaged(file: submission.Submission) -> str:

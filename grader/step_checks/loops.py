@@ -256,7 +256,9 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
     that it makes, and its value.
     """
     def make(example: dict) -> Example:
-        given = tiles({name: value for name, value in example.items() if name not in leaves})
+        # D and BLOCK_D differ from BLOCK_N here, so that a repair cannot take them for it.
+        given = tiles({"D": 11, "BLOCK_D": 128} | {
+            name: value for name, value in example.items() if name not in leaves})
         if queries:
             loop = Loop(given["key"], given["N"], given["BLOCK_M"],
                         lambda i, j: sees(j, i, given), ("key", "query"), False)

@@ -296,7 +296,7 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
 
 SINK_LOGITS = {  # (the logit, the scale) -> what is used instead
     "sink-logits-ignored": lambda sink, scale: sink - np.inf,
-    ("sink-logit-wrong", "is taken as one in base 2"): lambda sink, scale: sink / LOG2E,
+    ("sink-logit-wrong", "is taken to be in base 2"): lambda sink, scale: sink / LOG2E,
     ("sink-logit-wrong", "is counted twice: l starts at exp(sink) although m already holds it"):
         lambda sink, scale: 2 * sink,
     ("sink-logit-wrong", "is multiplied by the scale"): lambda sink, scale: sink * scale,

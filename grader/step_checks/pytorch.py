@@ -109,11 +109,11 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
             return unlike("end", "one number", end)
         end = int(end)
         if end < needed:
-            return Wrong((f"end is {end}, want {needed}: the loop stops before key "
+            return Wrong((f"end is {end} and should be {needed}: the loop stops before key "
                           f"{needed - 1}, which is visible.",), name="end", want=str(needed),
                          got=str(end))
         if -(-end // TILE) * TILE > -(-NK // TILE) * TILE:
-            return Wrong((f"end is {end}, want {needed}: the tile at "
+            return Wrong((f"end is {end} and should be {needed}: the tile at "
                           f"{(end - 1) // TILE * TILE} has no keys.",), name="end",
                          want=str(needed), got=str(end))
         if -(-end // TILE) > -(-needed // TILE):

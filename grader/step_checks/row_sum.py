@@ -240,7 +240,7 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
                 return found
         for kernel, grid in left.calls:
             if grid["programs"] > grid["wanted"]:
-                return Wrong((f"{kernel} is launched on {grid['programs']} programs, and "
+                return Wrong((f"{kernel} is launched with {grid['programs']} programs; "
                               f"{grid['wanted']} are enough",), note=True)
         return None
 

@@ -124,7 +124,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             if (high := (want_l == 0) & ~(m_new < -1000)).any():
                 at = int(np.flatnonzero(high)[0])
                 return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, but that row has not seen a key "
-                              "yet: want -inf, or a very low score.",), id="blind-row-max",
+                              "yet: it should be -inf, or a very low score.",), id="blind-row-max",
                              name="m_new", want="-inf", got=number(m_new[at]))
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)

@@ -180,8 +180,8 @@ def test_a_mistake_in_an_unusual_call_only_is_found(function, row, mistake):
     ("no_sink_gradient", "dsink", "sink_logits.grad: want a gradient; got None from backward"),
     ("first_head_of_a_group", "groups", "dk and dv hold one query head of each group alone."),
     ("lse_of_minus_inf", "lse", "93 of the 279 values of lse are NaN or inf. Your code stored "
-     "these values itself (some are inf). It may have computed them from memory that was never "
-     "written.")])
+     "these values itself (some are inf). It may have computed them from memory outside the "
+     "inputs, or from memory that was never written.")])
 def test_what_a_row_says_is_true_of_the_mistake(function, feature, said):
     assert rows(f"{WRONG}:{function}", (feature,))[feature].says == said
 

@@ -102,10 +102,33 @@ def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said)
 def test_a_count_of_wrong_pairs_says_where_they_are_or_that_they_are_everywhere():
     pairs = torch.zeros(150, 150, dtype=torch.bool)
     pairs[3, 140] = pairs[50, 20] = True
-    assert attention_map._pattern(pairs) == (
+    assert attention_map._pattern(pairs, CASE) == (
         ". This happens for 2 pairs (queries 3-50, keys 20-140).")
     pairs[0, 0] = pairs[0, 149] = pairs[149, 0] = True
-    assert attention_map._pattern(pairs).endswith(" 5 pairs, spread over the whole matrix.")
+    assert attention_map._pattern(pairs, CASE).endswith(" 5 pairs, spread over the whole matrix.")
+
+
+@pytest.mark.parametrize("queries, keys, said", [
+    (range(5, 20), range(3), "all of them with a sink inside the window."),
+    (range(40, 60), range(3), "all of them with a sink."),
+    (range(5, 20), range(4, 5), "always with key 4, the first one after the sinks."),
+    (range(5, 20), range(3, 4), "always with key 3."),
+    (range(40, 60), range(9), "all of them with one of the first 9 keys.")])
+def test_wrong_pairs_are_set_beside_the_sinks(queries, keys, said):
+    case = Case(7, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True, window=23, sinks=4)
+    pairs = torch.zeros(64, 64, dtype=torch.bool)
+    pairs[queries.start:queries.stop, keys.start:keys.stop] = True
+    assert attention_map._pattern(pairs, case).endswith(said)
+
+
+def test_a_factor_of_dq_is_not_said_of_the_weights():
+    case = Case(8, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True, grads=("q", "k", "v"))
+
+    def unscaled(built):
+        found = ask(lambda keep: keep)(built)
+        return found | {"d_q": found["d_q"] * 4}
+    matrix = attention_map.read(unscaled, case, 1, "d_q")
+    assert bool(matrix.wrong.any()) and attention_map.describe(matrix) is None
 
 
 def test_the_picture_fits_a_terminal_and_marks_what_differs():

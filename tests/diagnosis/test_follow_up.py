@@ -154,6 +154,13 @@ def test_the_smallest_wrong_case_in_which_the_mistake_shows_is_drawn(shows_from,
     assert follow_up._matrix(samples).case.N == drawn
 
 
+def test_only_the_search_for_a_mistake_has_a_shorter_timeout():
+    session = SimpleNamespace(timeout=60.0)
+    with follow_up._patience(session):
+        assert session.timeout == follow_up.PROBE_SECONDS
+    assert session.timeout == 60.0
+
+
 def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n",
                           '    raise NotImplementedError("step 4.6")\n')
@@ -252,4 +259,4 @@ def test_another_case_is_told_in_one_line_with_the_line_of_the_file(tmp_path):
                        change=without_markers)
     check = next(check for check in result.checks if check.outcome != "pass")
     said = next(line for line in check.lines if line.startswith("In another case (B=2, H=3,"))
-    assert "): problem_4.py:" in said and " of q_ptr: " in said and ". They are in rows " in said
+    assert "): problem_4.py:" in said and " at q_ptr: " in said and ". They are in rows " in said

@@ -66,7 +66,7 @@ def named(**wrong):
      "column 0 of x is multiplied with w[332], and not with w[0]")])
 def test_what_y_adds_up_is_read_column_by_column(y, words):
     id, said, rule = named(y=y)
-    assert id and said == f"y (M=300, N=333): {words}" and rule.startswith("y_i = ")
+    assert id and said == f"y in another case (M=300, N=333): {words}" and rule.startswith("y_i = ")
 
 
 @pytest.mark.parametrize("d_w, words", [
@@ -76,7 +76,7 @@ def test_what_y_adds_up_is_read_column_by_column(y, words):
     (lambda x, w, dy: row_sum(x.T, dy, lambda M: tiles(M // T * T)),
      "rows 256-299 of x are left out: they are the last tile, which is only partly filled")])
 def test_what_dw_adds_up_is_read_row_by_row(d_w, words):
-    assert named(d_w=d_w)[1] == f"w.grad (M=300, N=333): {words}"
+    assert named(d_w=d_w)[1] == f"w.grad in another case (M=300, N=333): {words}"
 
 
 @pytest.mark.parametrize("d_x, words", [
@@ -87,7 +87,7 @@ def test_what_dw_adds_up_is_read_row_by_row(d_w, words):
     (lambda x, w, dy: torch.outer(dy[torch.arange(len(dy)) % T], w),
      "every tile of rows is multiplied with the first 64 elements of dy")])
 def test_what_dx_is_made_of_is_read_from_its_elements(d_x, words):
-    assert named(d_x=d_x)[1] == f"x.grad (M=300, N=333): {words}"
+    assert named(d_x=d_x)[1] == f"x.grad in another case (M=300, N=333): {words}"
 
 
 @pytest.mark.parametrize("y", [

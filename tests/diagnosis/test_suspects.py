@@ -164,6 +164,8 @@ def named(case, ask) -> tuple[str, str]:
     (WINDOW, answer(window, loop=from_the_window), "window-into-the-diagonal"),
     (WINDOW, answer(lambda i, j, c: (j < i) & (i - j <= c.window)), "window-one-place-early"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j < 2))), "sinks-of"),
+    (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j < 4))), "sinks-of"),
+    (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < 24)), "window-of"),
     (SINKS, answer(window), "sinks-ignored"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),

@@ -55,6 +55,7 @@ def test_right_gradients_have_no_mistake():
     ({"p": lambda s, lse: torch.exp((s - lse) / math.log(2))}, "backward-in-two-bases"),
     ({"p": lambda s, lse: torch.exp(s)}, "backward-without-lse"),
     ({"p": lambda s, lse: torch.exp(s - lse / math.log(2))}, "lse-in-base-2"),
+    ({"dq": lambda ds, k: ds @ k, "dk": lambda ds, q: ds.mT @ q}, "effect-unscaled"),
     ({"dq": lambda ds, k: ds @ k}, "dq-unscaled"),
     ({"dk": lambda ds, q: ds.mT @ q}, "dk-unscaled"),
     ({"heads": lambda h: h % 2}, "group-not-summed"),

@@ -418,13 +418,13 @@ def test_gradients_of_a_timed_call_are_kept_too(answers):
 
 # -------------------------------------------------------------------- errors
 @pytest.mark.parametrize(("entry", "sentence", "text"), [
-    ("raises", "ValueError when it was called: want more; got less", 'raise ValueError("want more'),
-    ("raises_from_library", "RuntimeError when it was called: shape", "return x.reshape("),
-    ("raises_deep", "RuntimeError when it was called: outer", 'raise RuntimeError("outer")'),
-    ("endless_recursion", "RecursionError when it was called", "return endless_recursion(x)"),
-    ("exits", "answers.py called sys.exit() when it was called", "sys.exit(0)"),
+    ("raises", "ValueError during the call: want more; got less", 'raise ValueError("want more'),
+    ("raises_from_library", "RuntimeError during the call: shape", "return x.reshape("),
+    ("raises_deep", "RuntimeError during the call: outer", 'raise RuntimeError("outer")'),
+    ("endless_recursion", "RecursionError during the call", "return endless_recursion(x)"),
+    ("exits", "answers.py called sys.exit() during the call", "sys.exit(0)"),
     ("interrupts", "answers.py raised KeyboardInterrupt", "raise KeyboardInterrupt"),
-    ("evil_exception", "EvilError when it was called: (its __str__ failed)", "raise EvilError"),
+    ("evil_exception", "EvilError during the call: (its __str__ failed)", "raise EvilError"),
     ("blank_step", "step 4.2 is still blank", 'raise NotImplementedError("step 4.2")'),
 ])
 def test_an_exception_is_a_crash_with_its_own_line_and_the_worker_lives(

@@ -39,13 +39,13 @@ ADVICE = ("Either the mask is missing or wrong, or the address is wrong: check i
 
 @pytest.mark.parametrize("entry, id, said", [
     ("unmasked", "out-of-bounds-read", """\
-tl.load reads 52 numbers outside the tensor of x_ptr: x = tl.load(x_ptr + offs)
+tl.load reads 52 numbers outside the tensor at x_ptr: x = tl.load(x_ptr + offs)
 They are elements 12-63 of 64. """ + ADVICE),
     ("wide", "out-of-bounds-write", """\
-tl.store writes 1 number outside the tensor of y_ptr: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
+tl.store writes 1 number outside the tensor at y_ptr: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
 It is element 12 of 64. """ + ADVICE),
     ("strayed", "out-of-bounds-read", """\
-tl.load reads 64 numbers outside the tensor of x_ptr: x = tl.load(x_ptr + offs)
+tl.load reads 64 numbers outside the tensor at x_ptr: x = tl.load(x_ptr + offs)
 They are all 64 elements. """ + ADVICE),
 ])
 def test_memory_outside_is_told_by_the_kernels_own_name_for_it(kernels, entry, id, said):

@@ -664,7 +664,7 @@ def out_of_memory(in_use: str) -> SubmissionError:
 
 @pytest.mark.parametrize("error", [
     out_of_memory("3.10 GiB"), out_of_memory("60.00 GiB"),
-    *(SubmissionError("crashed", f"RuntimeError when it was called: {said}", detail=said)
+    *(SubmissionError("crashed", f"RuntimeError during the call: {said}", detail=said)
       for said in ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"))], ids=str)
 def test_memory_that_others_hold_is_not_the_submissions_fault(error, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -298,3 +299,7 @@ def test_needless_work_leaves_a_stage_passed_and_is_in_its_report(tmp_path, monk
     assert (result.outcome, result.points) == ("pass", 90)
     assert [check.outcome for check in result.checks].count("needless work") == 1
     assert "look at step 4.2; more: python autograder.py --hint 4.2" in said.getvalue()
+    (tmp_path / "problem_4.py").write_bytes(re.sub(rb"# (BEGIN|END) SOLUTION.*", b"", source))
+    result = grade.grade_stage(STAGES[4], replace(OPTIONS, directory=tmp_path), Reporter(said))
+    assert result.points == 90 and result.to_fix == ""
+    assert "In the course, this is done in step 4.2. For a hint: " in said.getvalue()

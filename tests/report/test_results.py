@@ -255,7 +255,8 @@ def test_a_file_that_cannot_run_is_settled_by_reading_it(state, outcome):
     assert results.settled_by_reading(stage, file, result)
     assert (result.outcome, result.sha256) == (outcome, "abc")
     assert result.sentence.startswith("problem_4.py:7: why")
-    said = "; still to write: 4.2. The other 2 steps are copied: python -m grader.carry 4."
+    said = "; still to write: 4.2. The other 2 steps are copies of earlier ones: " \
+        "python -m grader.carry 4 fills them in."
     assert (said in result.sentence) is (state == "not_started")
     file.state = "ready"
     assert not results.settled_by_reading(stage, file, result)

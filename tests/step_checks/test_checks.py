@@ -149,13 +149,17 @@ def test_where_the_interpreter_cannot_run_one_line_says_so(monkeypatch):
     assert stages.interpreter_fault() == ""
 
 
-def test_an_error_of_the_machine_makes_no_step_red(monkeypatch):
+@pytest.mark.parametrize("error, said", [
+    (SubmissionError("skipped", "nothing runs here"), "nothing runs here."),
+    (SubmissionError("timeout", "no answer within 10 s", waited_for_cpu=True),
+     "other processes kept it waiting for a CPU.")])
+def test_an_error_of_the_machine_makes_no_step_red(monkeypatch, error, said):
     def step(session, request):
-        raise SubmissionError("skipped", "the interpreter does not work here")
+        raise error
     monkeypatch.setattr(Session, "step", step)
     found = run_anew(solved(3))
     assert colours(found, "none") == list(found)
-    assert found["3.6"].lines == ("the interpreter does not work here.",)
+    assert found["3.6"].lines == (said,)
 
 
 @pytest.mark.parametrize("old", [True, False])

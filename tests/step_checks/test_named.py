@@ -100,8 +100,9 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
 
 @pytest.mark.parametrize("stage, step, old, new, said", [
     (2, "2.6", "_dx_kernel[(grid_m * grid_n,)]", "_dx_kernel[(grid_m, grid_n)]",
-     "_dx_kernel is launched on (2, 3) programs, want (6,)"),
-    (2, "2.6", "_dw_kernel[(grid_n,)]", "_dw_kernel[(grid_m,)]", "on (2,) programs, want (3,)"),
+     "_dx_kernel is launched with the grid (2, 3); it should be (6,), because"),
+    (2, "2.6", "_dw_kernel[(grid_n,)]", "_dw_kernel[(grid_m,)]",
+     "with the grid (2,); it should be (3,)"),
     (2, "2.6", "dx, M, N, dy.stride(0), w.stride(0), dx", "dx, M, N, dy.stride(0), 1, dx",
      "handed stride_wn=1, and along that axis w has the stride 3"),
     (2, "2.6", "x.stride(0), x.stride(1),\n                    BLOCK_M", "x.stride(0), 1,\n"
@@ -137,7 +138,7 @@ def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, ol
 
 @pytest.mark.parametrize("grid, note", [
     ("lambda meta: (triton.cdiv(N, meta['BLOCK_N']),)", ""), ("[grid_n]", ""), ("grid_n, 1", ""),
-    ("(N,)", "_dw_kernel is launched on 300 programs, and 3 are enough")])
+    ("(N,)", "_dw_kernel is launched with 300 programs; 3 are enough")])
 def test_a_grid_that_triton_takes_is_right(grid, note):
     found = lights(solved(2).replace("_dw_kernel[(grid_n,)]", f"_dw_kernel[{grid}]"), 2)["2.6"]
     assert found.light == "right" and (note in " ".join(found.seen) if note else not found.seen)

@@ -22,7 +22,7 @@ class OutOfBounds(IndexError):
         call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
         self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside "
-                     + (f"the tensor of {tensor}" if tensor else "every tensor"))
+                     + (f"the tensor at {tensor}" if tensor else "every tensor"))
         self.wants = f"{'They are' if count > 1 else 'It is'} {lanes}. " * bool(lanes) + (
             "Either the mask is missing or wrong, or the address is wrong"
             + f": check its {address}" * bool(address))

@@ -64,7 +64,7 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
      "one shape and dtype through a loop: give it those before the loop"),
     (r"arange's arguments must be of type tl.constexpr", "not-constexpr", "write start + "
-     "tl.arange(0, BLOCK): tl.arange takes only numbers known when the kernel is compiled"),
+     "tl.arange(0, BLOCK), as tl.arange takes only numbers known when the kernel is compiled"),
     (r"must have type .?constexpr|constexpr.* got|not a constexpr", "not-constexpr", "a shape must "
      "be known when the kernel is compiled: declare the argument as tl.constexpr"),
     (r"expected dtype .* but got", "wrong-dtype", "this function needs floating-point numbers: "
@@ -117,7 +117,7 @@ OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 def explain(error: BaseException, path: str, where: str) -> dict:
     """outcome, id, sentence, detail, line, column, lines, fatal for anything a submission raised.
 
-    path: the submission's file; where: "while being imported" or "when it was called".  line: the
+    path: the submission's file; where: "while being imported" or "during the call".  line: the
     deepest of the file; column: where it stands there, if there is something to try; lines: all
     that the error went through, from there outwards.
     """
@@ -194,10 +194,16 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
     if missing := absent(error, _text(error), path, where):
         return "crashed", "", missing
     if isinstance(error, OutOfBounds):
-        return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
-    first = first[:500] or source.strip()[:100]
+        return "crashed", error.id, f"{error.what}: {_cut(source)}\n{error.wants}."
+    first = first[:500] or _cut(source)
     sentence = f"{kind} {where}: {first}" if first else f"{kind} {where}"
     return "crashed", _id_of(error, text, where), sentence
+
+
+def _cut(source: str, most: int = 100) -> str:
+    """A line of the file, with "..." for what is more than so many characters."""
+    source = source.strip()
+    return source if len(source) <= most else source[:most - 3] + "..."
 
 
 def _written(error, path: str, line: int | None, text: str) -> tuple[int, str] | None:
@@ -216,7 +222,7 @@ def _id_of(error, text: str, where: str) -> str:
     if "is not defined" in text:
         return "name-not-defined"
     refuses = type(error) in (ValueError, TypeError, AssertionError)
-    return "input-refused" if refuses and where == "when it was called" else ""
+    return "input-refused" if refuses and where == "during the call" else ""
 
 
 def _chain(error) -> list[BaseException]:

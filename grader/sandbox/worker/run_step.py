@@ -345,8 +345,9 @@ class _Launched:
             self.check_rows(given)
         wanted = WANTED[self.kind](given)
         if programs[0] < wanted or max(programs[1:], default=1) > 1:
-            raise Misused("handed-wrongly", f"{self.name} is launched on {programs} programs, "
-                          f"want ({wanted},): they are numbered along one axis")
+            raise Misused("handed-wrongly", f"{self.name} is launched with the grid {programs}; it "
+                          f"should be ({wanted},), because its programs are numbered along one "
+                          "axis")
         for name, handed in vars(given).items():
             if not name.startswith("stride_"):
                 continue

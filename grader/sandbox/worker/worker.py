@@ -108,7 +108,7 @@ class Server:
                                 "sentence": failure.sentence, "detail": "", "line": None,
                                 "fatal": False}, ()
             except BaseException as error:  # SystemExit and KeyboardInterrupt included
-                where = "while being imported" if request["op"] == "load" else "when it was called"
+                where = "while being imported" if request["op"] == "load" else "during the call"
                 reply, blobs = crashes.explain(error, self.path, where), ()
                 reply["ok"] = False
             self.channel.send(reply, blobs)

@@ -30,19 +30,19 @@ ADVICE = "Either the mask is missing or wrong, or the address is wrong: check it
 
 def test_lanes_outside_are_told_with_their_tensor_as_loads_or_stores():
     lanes = 20_000 + 4 * np.arange(128)
-    assert outside(lanes) == ("tl.load reads 28 numbers outside the tensor of y_ptr. "
+    assert outside(lanes) == ("tl.load reads 28 numbers outside the tensor at y_ptr. "
                               f"They are elements 100-127 of 128. {ADVICE}")
     assert outside(lanes, np.arange(128) < 101, "writes") == (
-        "tl.store writes 1 number outside the tensor of y_ptr. It is element 100 of 128. "
+        "tl.store writes 1 number outside the tensor at y_ptr. It is element 100 of 128. "
         f"{ADVICE}")
 
 
 def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
     assert outside(10_000 + 4 * np.arange(128)) == (
-        "tl.load reads 28 numbers outside the tensor of x_ptr. They are elements 100-127 of 128. "
+        "tl.load reads 28 numbers outside the tensor at x_ptr. They are elements 100-127 of 128. "
         + ADVICE)
     said = outside(9_952 + 4 * np.arange(128), np.arange(128) < 112)
-    assert "12 numbers outside the tensor of x_ptr. They are elements 0-11 of 128." in said
+    assert "12 numbers outside the tensor at x_ptr. They are elements 0-11 of 128." in said
 
 
 @pytest.mark.parametrize("rows, columns, step, first, said", [
@@ -60,9 +60,9 @@ def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, fi
 
 def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
     tile = 20_000 + 4 * np.arange(128)  # in Y, and past its end
-    assert "reads 128 numbers outside the tensor of x_ptr. They are all 128 elements." in outside(
-        tile, base=10_000)
-    assert "of x_ptr" in outside(1 << 30, base=10_000)
+    said = outside(tile, base=10_000)
+    assert "128 numbers outside the tensor at x_ptr. They are all 128 el" in said
+    assert "at x_ptr" in outside(1 << 30, base=10_000)
     assert "y_ptr. They are elements 100-127 of 128." in outside(tile, base=20_000)
 
 
@@ -77,7 +77,7 @@ def test_rows_of_another_head_are_told_apart_from_those_outside():
 
 
 def test_a_single_number_outside_has_no_lanes():
-    assert outside(20_400) == f"tl.load reads 1 number outside the tensor of y_ptr. {ADVICE}"
+    assert outside(20_400) == f"tl.load reads 1 number outside the tensor at y_ptr. {ADVICE}"
 
 
 def test_only_where_there_are_heads_is_a_head_to_be_checked():

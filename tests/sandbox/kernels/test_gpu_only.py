@@ -30,7 +30,7 @@ def test_what_numpy_has_too_runs(session, entry):
     ("launched_by_its_handle", "only a compiled kernel is launched by its handle"),
     ("registers", "only a compiled kernel has .n_regs"),
     ("cached", "only a compiled kernel has .cache_key"),
-    ("events", "asks for a GPU when it was called")])
+    ("events", "asks for a GPU during the call")])
 def test_what_only_a_gpu_has_is_skipped_for_that_reason(session, entry, says):
     error = error_of(session, entry)
     assert error.outcome == "skipped" and says in error.sentence and error.line

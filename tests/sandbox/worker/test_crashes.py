@@ -17,7 +17,7 @@ def raised(source: str, path) -> dict:
     try:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "a"})
     except BaseException as error:
-        return crashes.explain(error, str(path), "when it was called")
+        return crashes.explain(error, str(path), "during the call")
     raise AssertionError("nothing was raised")
 
 
@@ -72,7 +72,7 @@ def test_a_tile_in_an_error_is_its_dtype_and_shape(tmp_path):
     exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
     with pytest.raises(AssertionError) as caught:
         scope["kernel"]()
-    found = crashes.explain(caught.value, str(path), "when it was called")
+    found = crashes.explain(caught.value, str(path), "during the call")
     assert "cannot cast fp32[16, 16] to pointer<fp32>" in found["sentence"]
 
 
@@ -86,7 +86,7 @@ def test_an_error_is_said_whatever_the_values_in_its_frame_do(tmp_path):
     path.write_text("def load():\n    value = odd\n    1 / 0\nload()", "utf-8")
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile(path.read_text("utf-8"), str(path), "exec"), {"odd": Odd()})
-    found = crashes.explain(caught.value, str(path), "when it was called")
+    found = crashes.explain(caught.value, str(path), "during the call")
     assert "division by zero" in found["sentence"]
 
 
@@ -96,7 +96,7 @@ def test_an_error_without_words_quotes_the_line_that_raised_it(tmp_path):
         if D < 32:
             raise ValueError
         """, tmp_path / "problem_3.py")
-    assert found["sentence"] == "ValueError when it was called: raise ValueError"
+    assert found["sentence"] == "ValueError during the call: raise ValueError"
 
 
 @pytest.mark.parametrize("source", [
@@ -107,28 +107,28 @@ def test_an_error_that_is_not_about_tiles_gets_no_advice_about_them(tmp_path, so
 
 
 @pytest.mark.parametrize("error, where, id", [
-    (OutOfBounds("reads", 944), "when it was called", "out-of-bounds-read"),
-    (OutOfBounds("writes", 1), "when it was called", "out-of-bounds-write"),
-    (NameError("name 'x' is not defined"), "when it was called", "name-not-defined"),
-    (NotImplementedError("step 4.5"), "when it was called", "blank-step"),
-    (TypeError("want q in float16"), "when it was called", "input-refused"),
+    (OutOfBounds("reads", 944), "during the call", "out-of-bounds-read"),
+    (OutOfBounds("writes", 1), "during the call", "out-of-bounds-write"),
+    (NameError("name 'x' is not defined"), "during the call", "name-not-defined"),
+    (NotImplementedError("step 4.5"), "during the call", "blank-step"),
+    (TypeError("want q in float16"), "during the call", "input-refused"),
     (TypeError("want q in float16"), "while being imported", ""),
     (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - got [2] but expected "
-                  "shape compatible with [3]"), "when it was called", "gradient-shape"),
+                  "shape compatible with [3]"), "during the call", "gradient-shape"),
     (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - expected device cuda:0 "
-                  "but got cpu"), "when it was called", ""),
-    (RuntimeError("CUDA error: an illegal memory access was encountered"), "when it was called",
+                  "but got cpu"), "during the call", ""),
+    (RuntimeError("CUDA error: an illegal memory access was encountered"), "during the call",
      "outside-its-tensors"),
-    (KeyError("k"), "when it was called", ""),
-    (RuntimeError("expected Variable or None (got CompiledKernel)"), "when it was called",
+    (KeyError("k"), "during the call", ""),
+    (RuntimeError("expected Variable or None (got CompiledKernel)"), "during the call",
      "input-refused"),
-    (RuntimeError("unsupported AST node type: Continue"), "when it was called",
+    (RuntimeError("unsupported AST node type: Continue"), "during the call",
      "does-not-compile"),
-    (ImportError("__import__ not found"), "when it was called", "does-not-compile"),
+    (ImportError("__import__ not found"), "during the call", "does-not-compile"),
     (RuntimeError("function FBackward returned an incorrect number of gradients (expected 2, got "
-                  "1)"), "when it was called", "gradient-missing"),
+                  "1)"), "during the call", "gradient-missing"),
     (RuntimeError("function FBackward returned a gradient different than None at position 2, but "
-                  "the corresponding forward input was not a Variable"), "when it was called",
+                  "the corresponding forward input was not a Variable"), "during the call",
      "gradient-missing"),
 ])
 def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, error, where, id):
@@ -150,6 +150,12 @@ def test_the_line_is_the_deepest_one_of_the_students_file(tmp_path):
         """, tmp_path / "problem_3.py")
     assert found["line"] == 3 and found["outcome"] == "crashed"
     assert "problem_3.py:3 in helper" in found["detail"] and str(tmp_path) not in found["detail"]
+
+
+def test_a_long_traceback_keeps_both_of_its_ends(tmp_path):
+    calls = "".join(f"def f{n}(): f{n + 1}()\n" for n in range(20))
+    detail = raised(calls + "f0()", tmp_path / "problem_3.py")["detail"]
+    assert "in f0: " in detail and "in f19: " in detail and "in f9: " not in detail
 
 
 def test_all_lines_of_the_file_are_told_from_the_deepest_outwards(tmp_path):
@@ -175,9 +181,9 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
     (path := tmp_path / "problem_3.py").write_text("x = 1\ntl.load(ptrs)\n")
     with pytest.raises(OutOfBounds) as caught:
         exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
-    found = crashes.explain(caught.value, str(path), "when it was called")
+    found = crashes.explain(caught.value, str(path), "during the call")
     assert found["sentence"] == (
-        "tl.load reads 1008 numbers outside the tensor of k_ptr: tl.load(ptrs)\n"
+        "tl.load reads 1008 numbers outside the tensor at k_ptr: tl.load(ptrs)\n"
         "They are in rows 1-63 of the (64, 16) tile. Either the mask is missing or wrong, or the "
         "address is wrong.")
     assert found["detail"] == "problem_3.py:2 in <module>: tl.load(ptrs)"  # no sentence twice
@@ -199,7 +205,7 @@ def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):
             raise InterpreterError(repr(error)) from error
         """, tmp_path / "problem_3.py")
     assert found["line"] == 4
-    assert found["sentence"] == "IndexError when it was called: the real one"
+    assert found["sentence"] == "IndexError during the call: the real one"
     assert found["detail"].count("the real one") == 1  # in the quoted line, and not once more
 
 
@@ -209,7 +215,7 @@ def test_a_circle_of_causes_ends(tmp_path):
         a.__cause__, b.__cause__ = b, a
         raise a
         """, tmp_path / "problem_3.py")
-    assert found["sentence"] == "ValueError when it was called: a"
+    assert found["sentence"] == "ValueError during the call: a"
 
 
 def test_the_old_interpreter_under_a_new_numpy_is_skipped_not_blamed(tmp_path, monkeypatch):
