@@ -79,6 +79,7 @@ def put(folder: Path, made: dict[Path, bytes], mode: int = 0o600) -> None:
     for path, contents in made.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path.parent).close()  # nothing is noted if this fails
             note(folder, names[path], contents)  # first, as in Store.write()
             files.replace(path, contents, mode)
         except OSError as error:
