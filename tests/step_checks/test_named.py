@@ -1,10 +1,11 @@
 """The mistake in a wrong step has its name, and what is said of it is true of it."""
 
+import numpy as np
 import pytest
 
 from grader.assignment import submission
 from grader.step_checks import earlier, named
-from grader.step_checks.examples import LOG2E, factor
+from grader.step_checks.examples import LOG2E, Observed, factor
 from grader.step_checks.table import entry
 from tests.step_checks.blanks import colours, lights, solved
 
@@ -395,3 +396,10 @@ def test_tiles_that_are_joined_by_words_are_named_whatever_else_is_wrong(stage, 
               if light.light == "wrong")
     assert light.mistake == "truth-of-a-tile"
     assert said in light.change and light.lines[0].startswith(f"problem_{stage}.py:")
+
+
+@pytest.mark.parametrize("row, fits", [([-np.inf, np.inf], True), ([np.inf, 1.0], True),
+                                       ([np.nan, 2.0], False), ([0.0, 1.0], False)])
+def test_which_numbers_of_a_row_overflow_is_up_to_the_processor(row, fits):
+    left = Observed([{"acc": np.float32([row])}], [], {})
+    assert named.leaves(acc=np.float32([[np.nan, 1.0]]))(left) is fits
