@@ -165,7 +165,7 @@ def gather(submissions: Path, *listed: Path, options: Iterable[str] = repeat("ro
         listed, options, strict=False)]
     with ExitStack() as opened:
         if submissions.is_dir():
-            places = _places(_on_disk(submissions, listed), _stamps(submissions, listed))
+            places = _places(_on_disk(submissions, listed), _stamps(submissions, listed, asked))
         elif submissions.is_file() and submissions.suffix.lower() == ".zip":
             places = _places(_in_download(submissions, opened), {})
         elif submissions.is_file() and submissions.suffix.lower() == ".csv":
@@ -284,17 +284,27 @@ def _in_download(download: Path, opened: ExitStack) -> dict[str, Entry]:
             for name, theirs in sorted(found.items()) if _may_be_taken(name)}
 
 
-def _stamps(folder: Path, listed: tuple[Path, ...]) -> dict[str, datetime]:
-    """Student's folder -> the time in nbgrader's timestamp.txt, which is beside the files.  Anyone
-    may hand in a file of that name, so it counts only if every student has one, in one place."""
+def _stamps(folder: Path, listed: tuple[Path, ...], asked: Asked) -> dict[str, datetime]:
+    """Student's folder -> the time in nbgrader's timestamp.txt, which is beside the files, or in
+    the folder of one assignment.  Anyone may hand in a file of that name, so it counts only if
+    every student has one in that place, or has nothing but folders of other assignments."""
     folders = [folder / name for name in _on_disk(folder, listed)]
     if not folders or not all(path.is_dir() and not MOODLE.fullmatch(path.name)
                               for path in folders):
         return {}
-    for below in ("", *(path.name for path in folders[0].iterdir() if path.is_dir())):
-        with suppress(Refused):
-            return {path.name: late.read(_read(path / below / TIMESTAMP, 100).decode(
-                errors="replace")) for path in folders}
+    inside = {path: {each.name for each in path.iterdir() if _may_be_taken(each.name)}
+              for path in folders}
+    stamped = {below for path in folders for below in ("", *inside[path])
+               if (path / below / TIMESTAMP).is_file()}
+    places = [below for below in stamped if len(stamped) == 1 or any(
+        (named := NEARLY.fullmatch(each.name)) and int(named[1]) in asked.stages
+        for path in folders if (path / below).is_dir() for each in (path / below).iterdir())]
+    if len(places) != 1:
+        return {}
+    with suppress(Refused):
+        return {path.name: late.read(_read(path / places[0] / TIMESTAMP, 100).decode(
+            errors="replace")) for path in folders
+                if places[0] in inside[path] or not inside[path] <= stamped}
     return {}
 
 
@@ -497,7 +507,7 @@ def _taken(student: Submitted, members: list[Member], opened: ExitStack, asked: 
     if given and not (files or refused or any(near.values())):
         raise Refused("; ".join(shut) or f"no problem_1.py ... problem_9.py is in it, but "
                       f"{_names(members or given)}")
-    is_beside = shut or others or hidden or any(near.values())
+    is_beside = shut or others or hidden or swapped or any(near.values())
     blank = {stage for stage in files if is_beside and _is_blank(stage, files[stage])}
     for stage in STAGES.keys() - (files.keys() - blank) - refused.keys():
         may_be = near[stage] + [member for member in others

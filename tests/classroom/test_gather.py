@@ -215,6 +215,15 @@ def test_code_beside_a_file_with_nothing_in_it_is_for_a_person(tmp_path, written
     assert name in student.refused[3]
 
 
+def test_a_blank_file_whose_code_has_the_name_of_another_is_for_a_person(tmp_path):
+    make(tmp_path, {"anna": {1: RIGHT, 3: BLANK}})
+    student = only(tmp_path)
+    assert not student.files
+    assert student.refused == {
+        1: "problem_1.py has the code of problem 3",
+        3: "nothing is written in it, and its code may be in problem_1.py"}
+
+
 @pytest.mark.parametrize("name", ["photo.jpg", "Report.pdf", "my answers.txt", "utils.py"])
 def test_any_file_beside_one_with_nothing_in_it_is_seen_by_a_person(tmp_path, name):
     make(tmp_path, {"anna": {3: BLANK}, "ben": {2: "two", 3: BLANK}, "cleo": {2: "two"}})

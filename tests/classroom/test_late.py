@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from classroom import batch, grades, late, standing
-from classroom.gather import Submitted, gather
+from classroom.gather import Asked, Submitted, gather
 from classroom.late import Late
 from classroom.roster import Person
 from tests.classroom import classes
@@ -132,6 +132,21 @@ def test_nbgraders_times_count_where_every_student_has_one_in_one_place(tmp_path
     assert [each.time for each in gather(tmp_path)] == [in_time] * 3
     (tmp_path / "cleo" / below / "timestamp.txt").unlink()
     assert [each.time for each in gather(tmp_path)] == [None] * 3
+
+
+def test_nbgraders_times_are_those_of_the_assignment_that_is_graded(tmp_path):
+    for name, day in (("anna/hw1", 1), ("ben/hw1", 1), ("ben/hw3", 27), ("cleo/hw3", 19)):
+        make(tmp_path, {name: {int(name[-1]): "x"}})
+        (tmp_path / name / "timestamp.txt").write_text(f"2026-11-{day:02} 20:00:00 UTC\n")
+
+    def days(stage):
+        return [each.time and each.time.day for each in gather(tmp_path, asked=Asked({stage}))]
+
+    assert days(3) == [None, 27, 19] and days(1) == [1, 1, None]
+    (tmp_path / "cleo/hw3/timestamp.txt").unlink()
+    assert days(3) == [None] * 3
+    (tmp_path / "cleo/hw3").rename(tmp_path / "cleo/own")  # then ben may have written his
+    assert days(3) == [None] * 3
 
 
 def test_no_student_says_when_they_handed_in(tmp_path):
