@@ -111,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     _add(booking, "results RESULTS", "what `grade` wrote")
     system = booking.add_mutually_exclusive_group(required=True)
     _gradebooks(system, booking)
-    _add(system, "--nbgrader FILE", "write FILE with the columns of nbgrader export")
+    _add(system, "--nbgrader FILE", "write FILE with the columns of nbgrader export; "
+         "--column names the assignment")
     _add(system, "--check50 DIR", "write DIR/NAME.json, as check50 has it, for everyone")
     add = partial(_add, command(
         "leaderboard", "write DIR/index.html: a board of times per stage and GPU, under aliases"))

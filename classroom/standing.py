@@ -245,7 +245,7 @@ def outputs(key: str) -> list[str]:
 
 def forget(results: Path, key: str) -> None:
     """Remove all about a student, except the records in graded/, which name no one."""
-    names = {*outputs(key), f"questions/{key}.html", f"answers-{key}.html"}
+    names = {*outputs(key), f"questions/{key}.html", f"answers-{key}.html", "answers.html"}
     for name in names:
         (results / name).unlink(missing_ok=True)
     store.forget(results, {*names, f"{key}.json"})
