@@ -56,6 +56,8 @@ AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in agai
 SYSTEMS = ("canvas", "moodle")  # whose numbers are in the names of their downloads
 NOT_LISTED = "not on the roster"
 GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
+FORMATS = {b"{\\rtf": "RTF", b"<!doctype html": "an HTML page", b"<html": "an HTML page",
+           b"%pdf": "a PDF"}  # how a file begins that was saved under the name of a problem
 TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
 NESTED = 2  # levels of archives in an archive
 MOST_ARCHIVES = 8  # of one student, beside or in each other
@@ -579,6 +581,9 @@ def _only(members: list[Member]) -> bytes:
         decode(code)
     except SyntaxError as error:  # it may be right, and Python cannot read it
         raise Refused(error.msg) from None
+    for start, words in FORMATS.items():
+        if code.lstrip().lower().startswith(start):
+            raise Refused(f"want Python; got {words}")
     return code
 
 

@@ -503,6 +503,15 @@ def test_a_file_in_another_encoding_is_for_a_person(tmp_path, encoding, name):
         assert not anna.files and "save it as UTF-8" in anna.refused[3]
 
 
+@pytest.mark.parametrize("text, words", [
+    (r"{\rtf1\ansi import torch}", "RTF"), ("\n<!DOCTYPE html>\n<p>404", "an HTML page"),
+    ("<HTML>", "an HTML page"), ("%PDF-1.7", "a PDF")])
+def test_a_file_that_is_no_python_at_all_is_for_a_person(tmp_path, text, words):
+    make(tmp_path, {"anna": {2: "two", 3: text}})
+    anna = only(tmp_path)
+    assert anna.files == {2: b"two"} and anna.refused == {3: f"want Python; got {words}"}
+
+
 @pytest.mark.parametrize("columns", ["Student,{}\n{}", "LastName,FirstName,{}\n{}"])
 def test_the_test_student_of_canvas_is_no_student(tmp_path, columns):
     for name in ("studenttest_5990_101_problem_3.py", "andersonanna_101_102_problem_3.py"):
