@@ -205,6 +205,7 @@ def grade(arguments, wanted: dict) -> int:
     students, stands, kept = standing.everyone(
         present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv",
         bool(worth.late))
+    students = standing.in_teams(students, kept)
     standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in
@@ -262,10 +263,10 @@ def grade(arguments, wanted: dict) -> int:
             if student.mate:
                 progress.line(f"{student.name}: graded by what {student.mate} of the same team "
                               "handed in")
-        if kept:
-            progress.line(", ".join(name for key, name in names.items() if key in kept)
-                          + ": nothing in SUBMISSIONS now, so what was handed in before counts; "
-                          "--forget NAME removes somebody who left")
+        if before := [student.name for student in students if student.key in kept
+                      and not student.mate]:
+            progress.line(", ".join(before) + ": nothing in SUBMISSIONS now, so what was handed in "
+                          "before counts; --forget NAME removes somebody who left")
         if worth.late and (undated := sum(
                 student.time is None and not student.is_nothing for student in students)):
             progress.line(f"late: it is not known when {undated} of {len(students)} students handed"

@@ -219,30 +219,7 @@ def _students(places: list[tuple[roster.Person, "Place | None"]],
         made.append(student if any(groups) else replace(
             student, trouble="it is not known whose it is" * (person in doubtful),
             may_own=tuple(escape(stray.shown) for stray in strays if not differ(stray, person))))
-    return sorted((_in_team(student, made) for student in made),
-                  key=lambda student: (student.name.casefold(), student.key))
-
-
-def _in_team(student: Submitted, students: list[Submitted]) -> Submitted:
-    """The student with what another one of the team handed in, if they themselves did not."""
-    person = student.person
-    mates = [each for each in students if person.team and each is not student
-             and each.person.team == person.team and not each.is_nothing]
-    differ = len({tuple(each.files.items()) for each in mates}) > 1
-    said = f"team {escape(person.team)}: " + ", ".join(each.name for each in mates)
-    if not student.is_nothing:
-        return replace(student, notes=(*student.notes, f"{said} handed in other files")) if differ \
-            or mates and mates[0].files != student.files else student
-    if differ:
-        return replace(student, trouble=f"{said} handed in files that differ")
-    if not mates:
-        return student
-    returns = f"{person.name}_{person.id}_assignsubmission_file/" if person.system == "moodle" \
-        and MOODLE.match(mates[0].returns) else ""
-    aside = f"by another student of team {escape(person.team)}, for the whole team"
-    mine = {"name": student.name, "person": person, "returns": returns, "mate": mates[0].name}
-    return replace(mates[0], key=student.key, aside=(*mates[0].aside, aside),
-                   hand_ins=numbered(mates[0].hand_ins, student.key, **mine), **mine)
+    return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
 def one(folder: Path, asked: Asked) -> Submitted:

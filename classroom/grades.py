@@ -18,6 +18,7 @@ from grader.text import escape
 COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and days_late
 ALL = "*"  # for all stages
 DRAFT = "a draft, which was not submitted: an override says the days or the points"
+DRAFTS = ("draft", "reopened")  # how such a status begins
 NEWER = "newer than the {} that a person set for it: change them in the override, or the reason"
 TOO_LATE = "again after the last day, which does not count"
 MOST_POINTS = 1e6
@@ -264,8 +265,7 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = (), spent: i
     report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     is_kept = False
     if report.get("state") not in EMPTY and not extended:
-        report["held"] += [DRAFT] * report.get("status", "").lower().startswith(
-            ("draft", "reopened"))
+        report["held"] += [DRAFT] * report.get("status", "").lower().startswith(DRAFTS)
     report["held"] = report["held"] if len(given) < len(stages) else []
     report["notes"] += report["held"]
     if report.get("state") in EMPTY:

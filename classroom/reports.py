@@ -45,7 +45,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
         **{name: escape(getattr(student.person, name)) for name in (
-            "id", "login", "email", "system")},
+            "id", "login", "email", "system", "team")},
         "also": [[kind, escape(value)] for kind, value in student.person.also],  # more numbers
         "returns": student.returns,
         **asdict(store.settings),
@@ -187,7 +187,7 @@ def read_reports(results: Path) -> list[dict]:
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
             found.append(dict.fromkeys(("held", "aside", "ungraded", "others", "also"), ()) | {
-                "free_days": None, "system": "", "refused_sha256": None, "status": "",
+                "free_days": None, "system": "", "team": "", "refused_sha256": None, "status": "",
                 "extension": None, "late_penalty": 0.0} | json.loads(path.read_bytes()))
             if found[-1]["format"] != FORMAT:
                 raise ValueError
@@ -199,7 +199,7 @@ def read_reports(results: Path) -> list[dict]:
 
 def person_of(report: dict) -> roster.Person:
     return roster.Person(*(report[name] for name in ("student", "id", "login", "email")),
-                         system=report["system"], status=report["status"],
+                         system=report["system"], team=report["team"], status=report["status"],
                          extension=report["extension"] or "",
                          also=tuple(map(tuple, report["also"])))
 

@@ -4,22 +4,25 @@ import contextlib
 import re
 import sys
 import zipfile
+from collections import defaultdict
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from classroom import late, roster, store
-from classroom.gather import NOT_LISTED, SYSTEMS, Submitted, file_name, numbered
-from classroom.grades import NEWER, Policy, one
+from classroom.gather import MOODLE, NOT_LISTED, SYSTEMS, Submitted, file_name, numbered
+from classroom.grades import DRAFTS, NEWER, Policy, one
 from classroom.reports import EMPTY, for_a_person, person_of
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
+from grader.text import escape
 
 EARLIER = "earlier and not late"
 STALE = "newer than its time in the worksheet: download worksheet and submissions again"
 REFUSED = "refused.zip"  # beside a student's files: what was handed in and in part refused
 OTHERS = "others.zip"  # beside them: those of every hand-in, if there are several, by its time
 ABSENT = "has a hand-in of theirs"  # in a worksheet
+BY_MATE = "by another student of team "
 
 
 def everyone(students: list[Submitted], earlier: list[dict], results: Path, typed: bool,
@@ -48,7 +51,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
             kept[now.key] = _with_others(old, results, _as_it_was(
                 old, results, replace(now, person=_extended(now, old))))
-        elif not now.hand_ins:
+        elif not (now.hand_ins or any(line.startswith(BY_MATE) for line in old["aside"])):
             is_typed = typed or now.person.typed
             known[now.key] = _with_others(
                 old, results, _again(old, results, now, is_typed, timed), is_typed)
@@ -56,6 +59,49 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
             stands, {key: key in known for key in kept})
+
+
+def in_teams(students: list[Submitted], kept: dict[str, bool]) -> list[Submitted]:
+    """The students with what another one of their team handed in, if they themselves did not, and
+    with what the system says about it.  kept: as everyone() has it."""
+    teams = defaultdict(list)
+    for student in students:
+        teams[student.person.team].append(student)
+    return [student if not student.person.team or kept.get(student.key) is False else _in_team(
+        student, [mate for mate in teams[student.person.team] if mate is not student])
+        for student in students]
+
+
+def _in_team(student: Submitted, mates: list[Submitted]) -> Submitted:
+    ranks = {mate.key: _rank(mate) for mate in mates}
+    most, mine = max(ranks.values(), default=0), _rank(student)
+    mates = [mate for mate in mates if ranks[mate.key] == most]
+    said = f"team {escape(student.person.team)}: " + ", ".join(mate.name for mate in mates)
+    if mine >= most:
+        return replace(student, notes=(*student.notes, f"{said} handed in other files")) if any(
+            mate.files != student.files for mate in mates if not mate.is_nothing) else student
+    aside = f"{BY_MATE}{escape(student.person.team)}, for the whole team"
+    if any(mate.files != mates[0].files for mate in mates):
+        return Submitted(student.name, student.key, person=student.person, aside=(aside,),
+                         trouble=f"{said} handed in files that differ", returns=student.returns)
+    mate = min(mates, key=lambda mate: mate.person.status.lower().startswith(DRAFTS))
+    person, theirs = student.person, mate.person
+    status = f"{theirs.status.partition(' - ')[0]} - {person.status.partition(' - ')[2]}"
+    mine = {"name": student.name, "mate": mate.name, "returns": student.returns or (
+        f"{person.name}_{person.id}_assignsubmission_file/" if person.system == "moodle"
+        and MOODLE.match(mate.returns) else ""), "person": replace(
+            person, handed_in=theirs.handed_in, typed=theirs.typed, status=status.strip(" -"))}
+    return replace(mate, key=student.key, aside=(*mate.aside, aside), hand_ins=numbered(
+        (replace(each, aside=(*each.aside, aside)) for each in mate.hand_ins), student.key,
+        **mine), **mine)
+
+
+def _rank(student: Submitted) -> int:
+    """What of a student counts first in a team: 3 what they handed in themselves, 2 what is not
+    here, 0 nothing."""
+    if any(line.startswith(BY_MATE) for line in student.aside):
+        return 0
+    return 2 * student.is_due if student.is_nothing else 3
 
 
 def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
@@ -231,7 +277,8 @@ def absent(students: list[Submitted], submissions: Path, listed: str, policy: Po
             + f", but {', '.join(others[:3])}, not known by {' or '.join(known)}" * bool(others)
             + ": give the whole download as it was made, or a table with more of the columns name, "
             "id, login and e-mail, or say --partial if the others are not to be here")
-    return [replace(student, trouble=f"{listed} {ABSENT}, and {submissions.name} does not")
+    return [replace(student, trouble=f"{listed} {ABSENT}" + " or of their team" * bool(student.mate)
+                    + f", and {submissions.name} does not")
             if student.is_nothing and student.is_due else student
             for student in students]
 

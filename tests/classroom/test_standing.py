@@ -319,6 +319,42 @@ def test_a_team_hands_in_once(moodle, tmp_path, capsys):
     assert "Cleo: team A: Anna, Ben handed in other files" in said
 
 
+EVERYONE = ("Anna_11", "Ben_12", "Cleo_13", "Finn_16", "Eve_15")
+
+
+def pair(tmp_path, status: str = "Submitted for grading", day: int | None = None, **files: str):
+    """Anna, with this status in the worksheet, and Cleo are a team that handed in these files.  ->
+    options"""
+    shutil.rmtree(tmp_path / "in")
+    made = {"Finn_16": "pass # f", "Eve_15": "pass # e", "Ben_12": "pass # b"} | files
+    make(tmp_path / "in", {f"{name}_assignsubmission_file": {2: text}
+                           for name, text in made.items() if text is not None})
+    rows = [(name[-2:], name[:-3], "Submitted for grading" if name in made else "No submission", "")
+            for name in EVERYONE]
+    worksheet(tmp_path, (*rows[0][:2], status, ""), *rows[1:], day=day)
+    (tmp_path / "pairs.csv").write_text("id,team\n11,A\n13,A\n")
+    (tmp_path / "policy.toml").write_text("missing = 'zero'\n")
+    return "--policy", tmp_path / "policy.toml", "--roster", tmp_path / "pairs.csv"
+
+
+@pytest.mark.parametrize(("status", "files", "why"), [
+    ("Submitted for grading", {}, "has a hand-in of theirs or of their team, and in does not"),
+    ("Draft (not submitted)", {"Anna_11": "pass"}, "a draft, which was not submitted"),
+    ("Reopened", {"Anna_11": "pass"}, "a draft, which was not submitted"),
+    ("Draft (not submitted)", {"Anna_11": "pass", "Ben_12": "pass"}, "")])
+def test_a_team_has_no_grade_before_what_it_handed_in_is_decided(moodle, tmp_path, status, files,
+                                                                 why):
+    given = pair(tmp_path, status, **files)
+    with open(tmp_path / "pairs.csv", "a") as pairs:
+        pairs.write("12,A\n" * ("Ben_12" in files))
+    for _ in range(2):
+        assert moodle(*given) == 3
+        found = of_worksheet(tmp_path)
+        assert (found["Anna"], found["Cleo"]) == ("", "" if why else "100.00")
+        cleo = json.loads((tmp_path / "out/students/Cleo.json").read_bytes())
+        assert why in f"{cleo['refused']} {cleo['notes']}"
+
+
 @pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
     ("2020-01-01T00:00:00Z", "No submission", "handed in nothing", "0.00"),
     ("2990-01-01T00:00:00Z", "No submission", "open", ""),
