@@ -205,7 +205,7 @@ def grade(arguments, wanted: dict) -> int:
     students, stands, kept = standing.everyone(
         present, earlier, arguments.out, arguments.submissions.suffix.lower() == ".csv",
         bool(worth.late))
-    students = standing.in_teams(students, kept)
+    students = standing.in_teams(students, kept, worth.late, stages)
     standing.check_words(students, listed, bool(worth.late))
     if arguments.partial:
         worth = replace(worth, zero=False)  # the others may have handed in

@@ -110,6 +110,12 @@ class Submitted:
     def is_nothing(self) -> bool:
         return not (self.files or self.refused or self.trouble)
 
+    def is_blank(self, stages: Collection[int]) -> bool:
+        """Whether nothing is written in the files of these stages, and none is refused."""
+        theirs = self.files.keys() & {*stages}
+        return bool(theirs) and not (self.trouble or self.refused.keys() & {*stages}) and all(
+            _is_blank(number, self.files[number]) for number in theirs)
+
     @property
     def extension(self) -> datetime | None:
         """Until when this student may hand in, if that is later than for others."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from classroom import late, roster, store
 from classroom.gather import MOODLE, NOT_LISTED, SYSTEMS, Submitted, file_name, numbered
-from classroom.grades import DRAFTS, NEWER, Policy, one
+from classroom.grades import DRAFTS, NEWER, Policy, one, that_count
 from classroom.reports import EMPTY, for_a_person, person_of
 from grader.assignment.record import sha256
 from grader.course.stages import STAGES
@@ -61,20 +61,35 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
             stands, {key: key in known for key in kept})
 
 
-def in_teams(students: list[Submitted], kept: dict[str, bool]) -> list[Submitted]:
-    """The students with what another one of their team handed in, if they themselves did not, and
-    with what the system says about it.  kept: as everyone() has it."""
+def in_teams(students: list[Submitted], kept: dict[str, bool], rules: late.Late | None,
+             stages: list[int]) -> list[Submitted]:
+    """The students with what another one of their team handed in, if nothing counts that they
+    handed in themselves, and with what the system says about it.  kept: as everyone() has it."""
     teams = defaultdict(list)
     for student in students:
         teams[student.person.team].append(student)
+    ranks = {student.key: _rank(student, rules, stages) for student in students
+             if student.person.team}
     return [student if not student.person.team or kept.get(student.key) is False else _in_team(
-        student, [mate for mate in teams[student.person.team] if mate is not student])
+        student, [mate for mate in teams[student.person.team] if mate is not student], ranks)
         for student in students]
 
 
-def _in_team(student: Submitted, mates: list[Submitted]) -> Submitted:
-    ranks = {mate.key: _rank(mate) for mate in mates}
-    most, mine = max(ranks.values(), default=0), _rank(student)
+def _rank(student: Submitted, rules: late.Late | None, stages: list[int]) -> int:
+    """What of a student counts first in a team: 3 what they handed in themselves, 2 what is not
+    here, 1 what is blank or after the last day, 0 nothing."""
+    if any(line.startswith(BY_MATE) for line in student.aside):
+        return 0
+    if student.is_nothing:
+        return 2 * student.is_due
+    theirs = rules and rules.until(student.extension)
+    return 3 if any(not each.is_blank(stages) and not (
+        theirs and each.time and theirs.days_of(each.time) > theirs.days)
+        for each in that_count(student, rules)) else 1
+
+
+def _in_team(student: Submitted, mates: list[Submitted], ranks: dict[str, int]) -> Submitted:
+    most, mine = max((ranks[mate.key] for mate in mates), default=0), ranks[student.key]
     mates = [mate for mate in mates if ranks[mate.key] == most]
     said = f"team {escape(student.person.team)}: " + ", ".join(mate.name for mate in mates)
     if mine >= most:
@@ -87,21 +102,15 @@ def _in_team(student: Submitted, mates: list[Submitted]) -> Submitted:
     mate = min(mates, key=lambda mate: mate.person.status.lower().startswith(DRAFTS))
     person, theirs = student.person, mate.person
     status = f"{theirs.status.partition(' - ')[0]} - {person.status.partition(' - ')[2]}"
-    mine = {"name": student.name, "mate": mate.name, "returns": student.returns or (
+    notes = (f"{said} handed in what counts: their own is blank or too late",) * (mine == 1)
+    made = {"name": student.name, "mate": mate.name, "returns": student.returns or (
         f"{person.name}_{person.id}_assignsubmission_file/" if person.system == "moodle"
         and MOODLE.match(mate.returns) else ""), "person": replace(
-            person, handed_in=theirs.handed_in, typed=theirs.typed, status=status.strip(" -"))}
+            person, handed_in=theirs.handed_in, typed=theirs.typed, status=status.strip(" -")),
+            "notes": (*mate.notes, *notes)}
     return replace(mate, key=student.key, aside=(*mate.aside, aside), hand_ins=numbered(
         (replace(each, aside=(*each.aside, aside)) for each in mate.hand_ins), student.key,
-        **mine), **mine)
-
-
-def _rank(student: Submitted) -> int:
-    """What of a student counts first in a team: 3 what they handed in themselves, 2 what is not
-    here, 0 nothing."""
-    if any(line.startswith(BY_MATE) for line in student.aside):
-        return 0
-    return 2 * student.is_due if student.is_nothing else 3
+        **made), **made)
 
 
 def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:

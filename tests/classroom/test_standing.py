@@ -296,6 +296,7 @@ def test_who_left_is_found_by_every_number_of_before(moodle, tmp_path, word):
 
 
 def test_a_team_hands_in_once(moodle, tmp_path, capsys):
+    make(tmp_path / "in", {"Anna_11_assignsubmission_file": {2: PASS}})
     shutil.rmtree(tmp_path / "in/Eve_15_assignsubmission_file")
     (tmp_path / "class.csv").write_text(
         "id,team,handed_in\n11,A,2020-12-01T10:00Z\n13,A,\n12,B,\n14,B,\n16,,\n")
@@ -311,7 +312,7 @@ def test_a_team_hands_in_once(moodle, tmp_path, capsys):
         assert "Anna" not in packed.read("Cleo_13_assignsubmission_file/feedback.html").decode()
     assert "equal files</td>" not in (tmp_path / "out/summary.html").read_text("utf-8")
     assert moodle(*given) == 0, "no grade changes"
-    make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: "pass # c"}})
+    make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: f"{PASS} + 1"}})
     (tmp_path / "class.csv").write_text("id,team\n11,A\n12,A\n13,A\n14,A\n16,\n")
     assert moodle("--yes", *given) == 3
     said = capsys.readouterr().out
@@ -319,6 +320,7 @@ def test_a_team_hands_in_once(moodle, tmp_path, capsys):
     assert "Cleo: team A: Anna, Ben handed in other files" in said
 
 
+PASS = "pass #\nx = 1"  # which is no blank file
 EVERYONE = ("Anna_11", "Ben_12", "Cleo_13", "Finn_16", "Eve_15")
 
 
@@ -353,6 +355,23 @@ def test_a_team_has_no_grade_before_what_it_handed_in_is_decided(moodle, tmp_pat
         assert (found["Anna"], found["Cleo"]) == ("", "" if why else "100.00")
         cleo = json.loads((tmp_path / "out/students/Cleo.json").read_bytes())
         assert why in f"{cleo['refused']} {cleo['notes']}"
+
+
+@pytest.mark.parametrize(("text", "late", "shown"), [
+    ("", "", "100.00"), ("raise NotImplementedError\n", "", "100.00"),
+    ("wrong # c", "12-09T10:00", "100.00"), ("wrong # c", "", "0.00")])
+def test_only_what_counts_displaces_what_the_team_handed_in(moodle, tmp_path, text, late, shown):
+    for first in (False, True):
+        given = pair(tmp_path, Anna_11=PASS)
+        (tmp_path / "policy.toml").write_text(POLICY)
+        assert not first or moodle(*given) == 0
+        make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: text}})
+        (tmp_path / "pairs.csv").write_text(
+            f"id,team,handed_in\n11,A,2026-11-29T10:00\n13,A,2026-{late or '11-29T11:00'}\n")
+        assert moodle(*given, "--yes") == 3, "there is a note on the other file"
+        found = of_worksheet(tmp_path)
+        assert (found["Anna"], found["Cleo"]) == ("100.00", shown)
+        shutil.rmtree(tmp_path / "out")
 
 
 @pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
