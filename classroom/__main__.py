@@ -264,7 +264,7 @@ def grade(arguments, wanted: dict) -> int:
                 progress.line(f"{student.name}: graded by what {student.mate} of the same team "
                               "handed in")
         if before := [student.name for student in students if student.key in kept
-                      and not student.mate]:
+                      and not (student.mate or standing.FORMER in student.notes)]:
             progress.line(", ".join(before) + ": nothing in SUBMISSIONS now, so what was handed in "
                           "before counts; --forget NAME removes somebody who left")
         if worth.late and (undated := sum(

@@ -5,8 +5,10 @@ import re
 import sys
 import zipfile
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from classroom import late, roster, store
@@ -23,6 +25,7 @@ REFUSED = "refused.zip"  # beside a student's files: what was handed in and in p
 OTHERS = "others.zip"  # beside them: those of every hand-in, if there are several, by its time
 ABSENT = "has a hand-in of theirs"  # in a worksheet
 BY_MATE = "by another student of team "
+FORMER = "by now another student's hand-in: an override says the points"
 
 
 def everyone(students: list[Submitted], earlier: list[dict], results: Path, typed: bool,
@@ -34,6 +37,10 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}
+    given = defaultdict(list)  # a hand-in -> the keys of whose it is
+    for student in students:
+        for each in student.hand_ins or (student,):
+            given[_handed(each)].append(student.key)
     before = {old["key"]: person_of(old) for old in earlier}
     differ = roster.differing(before.values(), people, *SYSTEMS)
     for old in sorted(earlier, key=lambda old: old["key"] not in known):
@@ -45,13 +52,16 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
         if now is None:  # a roster may have given the same person another name
             may_be = roster.match(was, list(people), differ)
             now = people[may_be[0]] if len(may_be) == 1 else None
+        is_theirs = FORMER not in old["notes"] and not _is_moved(
+            old, given[_handed(_as_it_was(old, results, Submitted("", "")))],
+            now.key if now else "", earlier)
         if now is None or now.key in stands:
             now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was))
-            kept[now.key] = _with_others(old, results, now)
+            kept[now.key] = _with_others(old, results, now) if is_theirs else _former(now)
         elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
-            kept[now.key] = _with_others(old, results, _as_it_was(
-                old, results, replace(now, person=_extended(now, old))))
-        elif not (now.hand_ins or any(line.startswith(BY_MATE) for line in old["aside"])):
+            now = _as_it_was(old, results, replace(now, person=_extended(now, old)))
+            kept[now.key] = _with_others(old, results, now) if is_theirs else _former(now)
+        elif is_theirs and not (now.hand_ins or _is_by_mate(old["aside"])):
             is_typed = typed or now.person.typed
             known[now.key] = _with_others(
                 old, results, _again(old, results, now, is_typed, timed), is_typed)
@@ -67,10 +77,10 @@ def in_teams(students: list[Submitted], kept: dict[str, bool], rules: late.Late 
     handed in themselves, and with what the system says about it.  kept: as everyone() has it."""
     teams = defaultdict(list)
     for student in students:
-        teams[student.person.team].append(student)
-    ranks = {student.key: _rank(student, rules, stages) for student in students
-             if student.person.team}
-    return [student if not student.person.team or kept.get(student.key) is False else _in_team(
+        if student.person.team:
+            teams[student.person.team].append(student)
+    ranks = {student.key: _rank(student, rules, stages) for student in chain(*teams.values())}
+    return [student if kept.get(student.key) is False else _in_team(
         student, [mate for mate in teams[student.person.team] if mate is not student], ranks)
         for student in students]
 
@@ -78,7 +88,7 @@ def in_teams(students: list[Submitted], kept: dict[str, bool], rules: late.Late 
 def _rank(student: Submitted, rules: late.Late | None, stages: list[int]) -> int:
     """What of a student counts first in a team: 3 what they handed in themselves, 2 what is not
     here, 1 what is blank or after the last day, 0 nothing."""
-    if any(line.startswith(BY_MATE) for line in student.aside):
+    if _is_by_mate(student.aside):
         return 0
     if student.is_nothing:
         return 2 * student.is_due
@@ -89,7 +99,9 @@ def _rank(student: Submitted, rules: late.Late | None, stages: list[int]) -> int
 
 
 def _in_team(student: Submitted, mates: list[Submitted], ranks: dict[str, int]) -> Submitted:
-    most, mine = max((ranks[mate.key] for mate in mates), default=0), ranks[student.key]
+    most, mine = max((ranks[mate.key] for mate in mates), default=0), ranks.get(student.key)
+    if not most:
+        return _former(student) if _is_by_mate(student.aside) else student
     mates = [mate for mate in mates if ranks[mate.key] == most]
     said = f"team {escape(student.person.team)}: " + ", ".join(mate.name for mate in mates)
     if mine >= most:
@@ -111,6 +123,33 @@ def _in_team(student: Submitted, mates: list[Submitted], ranks: dict[str, int]) 
     return replace(mate, key=student.key, aside=(*mate.aside, aside), hand_ins=numbered(
         (replace(each, aside=(*each.aside, aside)) for each in mate.hand_ins), student.key,
         **made), **made)
+
+
+def _is_by_mate(aside: Iterable[str]) -> bool:
+    return any(line.startswith(BY_MATE) for line in aside)
+
+
+def _handed(given: Submitted) -> tuple:
+    return given.time, frozenset(given.files.items())
+
+
+def _is_moved(old: dict, owners: list[str], key: str, earlier: list[dict]) -> bool:
+    """Whether what a report is of has other owners now, one of whom did not have it before.  key:
+    of the student now."""
+    if not owners or key in owners or not any(_hashes(old)):
+        return False
+    had = {each["key"] for each in earlier if _hashes(each) == _hashes(old) or old["handed_in"] in [
+        other["handed_in"] for other in each["others"]]}
+    return not had.issuperset(owners)
+
+
+def _hashes(report: dict) -> list[str | None]:
+    return [stage["sha256"] for stage in report["stages"]]
+
+
+def _former(student: Submitted) -> Submitted:
+    """A student with what is not known to be theirs any more."""
+    return replace(student, hand_ins=(), notes=tuple(dict.fromkeys((*student.notes, FORMER))))
 
 
 def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
@@ -222,8 +261,8 @@ def hold(report: dict, old: dict | None) -> None:
     """Let no points and no days that a person set count for what was handed in after that, until
     they or their reason change, and no time that is not theirs.  old: the report of the run
     before."""
-    held, notes = [STALE] * (STALE in report["notes"] and not all(
-        "override" in stage for stage in report["stages"])), []
+    held, notes = [why for why in (STALE, FORMER) if why in report["notes"] and not all(
+        "override" in stage for stage in report["stages"])], []
     before = {stage["stage"]: stage for stage in old["stages"]} if old else {}
     for stage in report["stages"]:
         was, now = before.get(stage["stage"], {}), _handed_in(report, stage)

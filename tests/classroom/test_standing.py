@@ -374,6 +374,57 @@ def test_only_what_counts_displaces_what_the_team_handed_in(moodle, tmp_path, te
         shutil.rmtree(tmp_path / "out")
 
 
+def test_what_a_former_mate_handed_in_waits_for_a_person(moodle, tmp_path, capsys):
+    given = pair(tmp_path, Anna_11=PASS)
+    assert moodle(*given) == 0 and of_worksheet(tmp_path)["Cleo"] == "100.00"
+    (tmp_path / "pairs.csv").write_text("id,team\n11,A\n13,\n")
+    assert moodle() == 2
+    assert "Cleo: P2 100 of 100 -> not settled, all" in (said := capsys.readouterr().out)
+    assert "Cleo: by now another student's hand-in" in said and "counts" not in said
+    for _ in range(2):
+        assert moodle("--yes") == 3
+        assert (found := of_worksheet(tmp_path))["Cleo"] == "" and found["Anna"] == "100.00"
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\nCleo,2,0,none\n")
+    moodle("--overrides", tmp_path / "overrides.csv")
+    assert of_worksheet(tmp_path)["Cleo"] == "0.00"
+    (tmp_path / "pairs.csv").write_text("id,team\n11,A\n13,A\n")
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\n")
+    assert moodle("--yes") == 0 and of_worksheet(tmp_path)["Cleo"] == "100.00"
+
+
+def test_a_mate_who_leaves_takes_no_grade_along(moodle, tmp_path, capsys):
+    given = pair(tmp_path, Anna_11=PASS)
+    assert moodle(*given) == 0
+    shutil.rmtree(tmp_path / "in/Anna_11_assignsubmission_file")
+    worksheet(tmp_path, *CLASS[1:3], CLASS[4], ("15", "Eve", "Submitted for grading", ""))
+    (tmp_path / "pairs.csv").write_text("id,team\n13,A\n")
+    for _ in range(2):
+        assert moodle() == 3 and points(tmp_path)["Cleo"] == "100.0", "Anna has no row"
+    assert "Anna: nothing in SUBMISSIONS now, so" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_an_index_gave_to_the_wrong_student_is_not_theirs(grade, tmp_path, capsys, waits):
+    make(tmp_path, {"b1": {2: "wrong"}, "b2": {2: PASS}, "e": {2: "wrong # e"}})
+    index, roster = tmp_path / "index.csv", tmp_path / "class.csv"
+    roster.write_text("name,id\nben,2\nemil,3\nfinn,4\n")
+    (tmp_path / "policy.toml").write_text(f"{POLICY}keep = 'best'\n")
+    rows = ("name,path,time\nben,b1,2026-11-29T10:00\n{},b2,2026-11-29T11:00\n"
+            "finn,e,2026-11-29T12:00\n{},e,2026-11-29T12:00\n")
+    index.write_text(rows.format("emil", ""))
+    given = ("--policy", tmp_path / "policy.toml", "--roster", roster)
+    assert grade(*given, submissions=index) == 0
+    assert points(tmp_path) == {"ben": "0.0", "emil": "100.0", "finn": "0.0"}
+    index.write_text(rows.format("ben", ""))
+    for _ in range(2 * waits):
+        assert grade("--yes", submissions=index) == 3
+        assert points(tmp_path) == {"ben": "100.0", "emil": "", "finn": "0.0"}
+        assert "emil: by now another student's hand-in" in capsys.readouterr().out
+    index.write_text(rows.format("ben", "emil"))
+    assert grade("--yes", submissions=index) == 0
+    assert points(tmp_path) == {"ben": "100.0", "emil": "0.0", "finn": "0.0"}
+
+
 @pytest.mark.parametrize(("deadline", "status", "state", "shown"), [
     ("2020-01-01T00:00:00Z", "No submission", "handed in nothing", "0.00"),
     ("2990-01-01T00:00:00Z", "No submission", "open", ""),
