@@ -260,7 +260,7 @@ def grade(arguments, wanted: dict) -> int:
                     f"{student.name}: problem_{number}.py refused, {student.refused[number]}")
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
-            if student.mate:
+            if student.mate and not (student.trouble or {*stages} <= student.refused.keys()):
                 progress.line(f"{student.name}: graded by what {student.mate} of the same team "
                               "handed in")
         if before := [student.name for student in students if student.key in kept
@@ -352,7 +352,12 @@ def grade(arguments, wanted: dict) -> int:
                           + ", ".join(f"{number} {why}" for why, number in sorted(count.items()))
                           + "; summary.html lists them"
                           + ", and the same command tries again" * ("blocked" in count))
-        return code or (NOT_SETTLED if lines or joined else DONE)
+        code = code or (NOT_SETTLED if lines or joined else DONE)
+        if code == NOT_SETTLED and not left:
+            noted = [report["student"] for report in written if report["notes"]]
+            progress.line("Every grade is decided, but the exit code is 3: see " + (
+                f"the notes on {', '.join(noted)} in summary.html" if noted else "the lines above"))
+        return code
 
 
 def spread(arguments, cluster: str = "slurm") -> int:

@@ -344,8 +344,8 @@ def pair(tmp_path, status: str = "Submitted for grading", day: int | None = None
     ("Draft (not submitted)", {"Anna_11": "pass"}, "a draft, which was not submitted"),
     ("Reopened", {"Anna_11": "pass"}, "a draft, which was not submitted"),
     ("Draft (not submitted)", {"Anna_11": "pass", "Ben_12": "pass"}, "")])
-def test_a_team_has_no_grade_before_what_it_handed_in_is_decided(moodle, tmp_path, status, files,
-                                                                 why):
+def test_a_team_has_no_grade_before_what_it_handed_in_is_decided(moodle, tmp_path, capsys, status,
+                                                                 files, why):
     given = pair(tmp_path, status, **files)
     with open(tmp_path / "pairs.csv", "a") as pairs:
         pairs.write("12,A\n" * ("Ben_12" in files))
@@ -355,12 +355,14 @@ def test_a_team_has_no_grade_before_what_it_handed_in_is_decided(moodle, tmp_pat
         assert (found["Anna"], found["Cleo"]) == ("", "" if why else "100.00")
         cleo = json.loads((tmp_path / "out/students/Cleo.json").read_bytes())
         assert why in f"{cleo['refused']} {cleo['notes']}"
+        assert ("Cleo: graded by what" in capsys.readouterr().out) == bool(files)
 
 
 @pytest.mark.parametrize(("text", "late", "shown"), [
     ("", "", "100.00"), ("raise NotImplementedError\n", "", "100.00"),
     ("wrong # c", "12-09T10:00", "100.00"), ("wrong # c", "", "0.00")])
-def test_only_what_counts_displaces_what_the_team_handed_in(moodle, tmp_path, text, late, shown):
+def test_only_what_counts_displaces_what_the_team_handed_in(moodle, tmp_path, capsys, text, late,
+                                                            shown):
     for first in (False, True):
         given = pair(tmp_path, Anna_11=PASS)
         (tmp_path / "policy.toml").write_text(POLICY)
@@ -368,7 +370,9 @@ def test_only_what_counts_displaces_what_the_team_handed_in(moodle, tmp_path, te
         make(tmp_path / "in", {"Cleo_13_assignsubmission_file": {2: text}})
         (tmp_path / "pairs.csv").write_text(
             f"id,team,handed_in\n11,A,2026-11-29T10:00\n13,A,2026-{late or '11-29T11:00'}\n")
-        assert moodle(*given, "--yes") == 3, "there is a note on the other file"
+        assert moodle(*given, "--yes") == 3
+        assert capsys.readouterr().out.endswith(
+            "but the exit code is 3: see the notes on Anna, Cleo in summary.html\n")
         found = of_worksheet(tmp_path)
         assert (found["Anna"], found["Cleo"]) == ("100.00", shown)
         shutil.rmtree(tmp_path / "out")
