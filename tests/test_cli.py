@@ -90,6 +90,7 @@ def test_help_answers_without_importing_torch(program, tmp_path):
     (["--json", "/nowhere/out.json"], "want a file in a directory that exists"),
     (["--timeout", "0"], "--timeout: want a number of seconds above 0; got 0"),
     (["--stage-timeout", "inf"], "--stage-timeout: want a number of seconds above 0; got inf"),
+    (["--memory", "0.4"], "--memory: want 0.5 GiB at least, for PyTorch itself; got 0.4"),
     (["--hint", "99.9"], "want a step"),
     (["--step", "8.3"], "Problem 8 has its own grader: python autograder_optional.py --step 8.3"),
     (["--plot", "mask.png"], "--plot: want an .svg file in a directory that exists; got mask.png"),

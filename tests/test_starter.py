@@ -262,6 +262,8 @@ def test_a_check_says_which_files_are_not_as_they_were_given(repository, course,
     (course / "grader/course/stages.py").write_text("# mine\n")
     (course / "grader/own.py").write_text("# own\n")
     (course / "reference.py").unlink()
+    (course / "grader/__pycache__").mkdir()
+    (course / "grader/__pycache__/own.pyc").write_text("")
     assert main([str(course), "--check"], course) == 1  # from the assignment itself, too
     assert capsys.readouterr().out.splitlines()[1:] == [
         "problem_10.py    missing",

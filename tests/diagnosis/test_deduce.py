@@ -43,5 +43,7 @@ def test_in_stage_2_every_gradient_has_a_kernel():
 def test_the_sinks_gradient_alone_is_its_own_step():
     wrong = {"o": 0.3, "d_q": 0.3, "d_k": 0.3, "d_v": 0.3, "d_sink_logits": inf}
     assert STAGES[9].steps_of(deduce(STAGES[9], wrong)[1]) == ["9.11"]
+    without_v = wrong | {"d_q": 2.0, "d_k": 2.0}  # not every gradient is wrong
+    assert deduce(STAGES[9], without_v) == ("", ())
     everything = wrong | {"d_q": 2.0, "d_k": 2.0, "d_v": 2.0}
     assert STAGES[9].steps_of(deduce(STAGES[9], everything)[1]) == ["9.5", "9.13", "9.18"]

@@ -69,6 +69,7 @@ def test_a_turing_gpu_has_no_bfloat16_and_small_tiles():
     machine = replace(SERVER, gpu="Tesla T4", capability=[7, 5])
     assert can_run(machine)
     assert "compute capability 7.5: no bfloat16; tiles of 16 rows" in said(machine, grade="warning")
+    assert "bfloat16" not in said(replace(machine, capability=[8, 0]), grade="warning")
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -83,7 +83,7 @@ def test_one_case_alone_decides_and_earns_no_points():
 @pytest.mark.parametrize(("checks", "says"), [
     ({"s1": LATE}, "1 of 3 cases was not checked, which costs no points: the machine was busy."),
     ({"s1": LATE, "s2": LATE, "r1": PASS}, "2 of 3 cases were not checked"),
-    ({"s1": "skipped"}, "1 of 3 cases was skipped: why."),
+    ({"s1": "skipped", "w1": PASS, "b1": PASS}, "1 of 3 cases was skipped: why."),
     ({"s1": "skipped", "s2": "skipped"}, "2 of 3 cases were skipped: why."),
     ({"s1": "skipped", "s2": "skipped", "r1": "skipped"}, "why.")])
 def test_what_was_not_checked_or_skipped_is_said_with_its_reason(checks, says):

@@ -141,6 +141,12 @@ def test_packed_sequences_come_back_as_they_were_packed(asked, other):
     assert [one["max_seqlen"] for one in asked] == [3, 4] and asked[-1]["scale"] == 0.5
 
 
+def test_the_longer_of_flash_attentions_two_lengths_counts(asked):
+    for lengths in ((2, 3), (3, 2)):
+        sink_attn.flash_attn_varlen_func(*[PACKED] * 3, ENDS, ENDS, *lengths)
+    assert [one["max_seqlen"] for one in asked] == [3, 3]
+
+
 def test_a_deterministic_backward_is_asked_for_by_flash_attentions_names(asked):
     sink_attn.flash_attn_func(*[Q] * 3, deterministic=True)
     sink_attn.flash_attn_varlen_func(*[PACKED] * 3, ENDS, ENDS, 3, 3, deterministic=True)

@@ -125,6 +125,7 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     results = [StageResult(4, "", 100, "pass", points)]
     assert overview.after_run(results, [4, 5], Path("."), False, False) == said
+    assert "go on" not in overview.after_run(results, [3, 4], Path("."), False, False)
 
 
 def test_where_no_step_is_known_the_first_wrong_case_is_run_again(

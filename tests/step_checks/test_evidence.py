@@ -28,6 +28,9 @@ def test_tables_show_the_rows_and_columns_around_the_first_wrong_number():
     assert found["given", "m_i"]["rows"] == table["rows"]
     assert found["given", "m_i"]["cells"][0] == ["6"] and found["given", "m_i"]["columns"] == [0]
     json.dumps(list(found.values()), allow_nan=False)
+    got[9], got[15, 31] = want[9], -1
+    last = tables(Example("", {}, None), "s", got, want)["got", "s"]  # as many, up to the corner
+    assert last["rows"] == list(range(10, 16)) and last["columns"] == list(range(27, 32))
 
 
 def test_of_a_tensor_with_heads_the_wrong_head_is_shown():

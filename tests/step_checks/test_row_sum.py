@@ -33,6 +33,13 @@ def loads(example: Example, change=as_they_are) -> Observed:
         "w": read(example, "w", n * g["stride_wn"], g["mask_n"])}], [], {})
 
 
+def test_a_row_past_the_end_that_is_not_masked_is_named():
+    [example] = row_sum.ENTRIES["2.1"].examples()
+    rows = [start + np.arange(row_sum.BM) for start in (0, row_sum.BM, 2 * row_sum.BM)]
+    found = example.check(Observed([{"offs_m": row, "mask_m": row <= 40} for row in rows], [], {}))
+    assert found.got == "True for row 40" and "below 40" in found.want
+
+
 ONES = np.ones(row_sum.BM, bool), np.ones(row_sum.BN, bool)
 
 
