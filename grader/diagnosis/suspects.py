@@ -171,8 +171,10 @@ class Call:
         right, given, case = self.sees, self.given, self.case
         for id, change in MASKS[self.kind].items():
             for walk in (None, self.all_tiles):
+                # A loop that ends with the diagonal hides all later tiles.
+                shown = "diagonal-unmasked" if (id, walk) == ("causal-ignored", None) else id
                 for ends in (True, False):  # whether keys past the end are hidden all the same
-                    yield Suspect(_whole(id), walk, lambda q, k, m, n, change=change, ends=ends:
+                    yield Suspect(_whole(shown), walk, lambda q, k, m, n, change=change, ends=ends:
                                   change(q, k, given) & ((k < self.N) | (not ends)))
         if self.matrix.backward:
             if case.sink_logits:  # P from an lse that leaves it out

@@ -157,6 +157,9 @@ def named(case, ask) -> tuple[str, str]:
     (CAUSAL, answer(causal, 32, 16, diagonal_once_more), "diagonal-twice"),
     (CAUSAL, answer(causal, 32, 16, last_full_tile_missing), "last-full-tile-skipped"),
     (CAUSAL, answer(causal, 32, 64, straddling_unmasked), "diagonal-unmasked"),
+    (CAUSAL, answer(lambda i, j, c: (j // 32 <= i // 32) & (j < c.N), 32, 32), "diagonal-unmasked"),
+    (CAUSAL, answer(lambda i, j, c: j < c.N, 32, 32, lambda start, M, T, N: [
+        (at, True) for at in range(0, N, T)]), "causal-ignored"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j <= c.window)), "window-plus-one"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < c.window - 1)), "window-minus-one"),
     (WINDOW, answer(causal), "window-ignored"),
