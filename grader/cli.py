@@ -347,8 +347,8 @@ class _Grading:
         others_work = arguments.json or arguments.submission != Path(".")
         if others_work and arguments.worker_user == "auto" and self.confined.user is None \
                 and hasattr(os, "geteuid") and os.geteuid() == 0:
-            print("warning: the files run as root, because the account nobody cannot read this "
-                  "Python or has no place to write. Name another one with --worker-user.",
+            print("warning: the files run as root, because the account `nobody` cannot read "
+                  "this Python or has no place to write. Name another one with --worker-user.",
                   file=sys.stderr)
         with _refusing():
             own = own_cases.read(arguments.cases) if arguments.cases else ()

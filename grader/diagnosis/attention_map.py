@@ -264,7 +264,8 @@ def _cut(matrix: Matrix, given: torch.Tensor, missing: torch.Tensor) -> float:
 
 def _sums(matrix: Matrix) -> tuple[str, str] | None:
     """The finding if keys and proportions are right, but not the sum."""
-    ratio = matrix.found.sum(1) / matrix.expected.sum(1)
+    sums, wanted = matrix.found.sum(1), matrix.expected.sum(1)
+    ratio = sums / wanted
     if matrix.tensor == "d_q":  # a factor of dq, which describe.py names, changes no weight
         times = (matrix.found / matrix.expected)[(matrix.expected > 1e-4) & ~matrix.unknown]
         if float(times.max() - times.min()) < ALIKE * float(times.max()):
@@ -283,8 +284,8 @@ def _sums(matrix: Matrix) -> tuple[str, str] | None:
                 "The right keys are seen in the right proportions, but the denominator of every "
                 f"query is too large, {before}{count:.4g}{after}")
     return "effect-row-sums", (f"The right keys are seen in the right proportions, but the weights "
-                               f"of query {first} add up to {float(ratio[first]):.4g} times what "
-                               "they should.")
+                               f"of query {first} add up to {float(sums[first]):.4g} instead of "
+                               f"{float(wanted[first]):.4g}.")
 
 
 def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
@@ -370,7 +371,7 @@ def _pattern(pairs: torch.Tensor, case: Case, known: str = "") -> str:
         return f"{text}, always with key {int(j[0])}{after}."
     if case.sinks and int(j.max()) < case.sinks:
         inside = " inside the window" * (int(ages.max()) < (case.window or 0))
-        return f"{text}, all of them with a sink{inside}."
+        return f"{text}, and in each of them the key is a sink{inside}."
     if len(i.unique()) == 1:
         return f"{text}, all of them for query {int(i[0])}."
     for tile in (16, 32, 64):
@@ -382,5 +383,5 @@ def _pattern(pairs: torch.Tensor, case: Case, known: str = "") -> str:
         return f"{text}, all of them with one of the first {int(j.max()) + 1} keys."
     if (int(i.max() - i.min()) + 1, int(j.max() - j.min()) + 1) == pairs.shape:
         return f"{text}, spread over the whole matrix."
-    return (f"{text} (queries {int(i.min())}-{int(i.max())}, keys {int(j.min())}-"
-            f"{int(j.max())}).")
+    return (f"{text} among queries {int(i.min())}-{int(i.max())} and keys {int(j.min())}-"
+            f"{int(j.max())}.")

@@ -6,15 +6,15 @@ from grader.course.stages import Stage
 # dq and another dk and dv; in stage 1 all are made from one P.
 KERNELS = {
     ("q",): ("k.grad and v.grad are right, so the saved lse and delta are too: the mistake "
-             "is in the code that computes only dq.", ()),
+             "is in code that only dq depends on.", ()),
     ("k",): ("v.grad is right and comes from the same P in the same loop, so the mistake is in dS "
              "(in dP or delta), in its product with q, or in how k.grad is scaled and stored.",
              ("dkdv products", "delta", "dkdv calls")),
     ("v",): ("k.grad is right and comes from the same P in the same loop, so the mistake is in the "
              "product of P and do, in its sum over the query heads that share a key/value head, or "
              "in how v.grad is stored.", ("dkdv products",)),
-    ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in the code "
-                 "that computes only dk and dv: in P, in the loop over queries, or in which rows "
+    ("k", "v"): ("q.grad is right, so the saved lse is too. The mistake is in code that "
+                 "only dk and dv depend on: in P, in the loop over queries, or in which rows "
                  "and heads a program takes.", ()),
     ("q", "k"): ("v.grad is right, so the saved lse and P are too: dS is wrong, or q.grad and "
                  "k.grad have a wrong factor.", ("delta", "dq products", "dkdv products")),

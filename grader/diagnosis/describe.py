@@ -29,8 +29,8 @@ TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 PATTERNS = {
     "never-stored": "is every element computed, and stored where it belongs? The missing ones "
                     "tell you which index or size is wrong.",
-    "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or from memory that was read but never "
-           "written: the grader fills new tensors, and the memory around the inputs, with NaN.",
+    "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or it was read: the grader fills new "
+           "tensors, and the memory around the inputs, with NaN.",
     "stored-otherwise": "was it allocated with an input's strides, as empty_like makes it? "
                         "torch.empty(shape, ...) is contiguous.",
     "another-tensor": "compare the order of what is returned with the order of the inputs, and the "
@@ -164,7 +164,8 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
         said = ("The steps that compute this pass on their own, so look at the code around them: "
                 "what launches or calls them, and what happens to their results.")
     numbers, *pattern = finding.what
-    place = [finding.where, finding.worst]
+    where = "" if numbers.startswith("All ") else finding.where
+    place = [where, finding.worst]
     if seen:  # then that is the first thing to read
         place.insert(1, numbers[0].lower() + numbers[1:].removesuffix("."))
     return check.fail("wrong", *(seen or (numbers,)), *pattern, advice=advice, look_at=said,

@@ -38,9 +38,9 @@ THINGS = (
           "the incoming gradient may have any strides, even 0: use its own."),
     Thing("large-scores", "with ordinary scores",
           lambda c: replace(c, family="randn") if c.family in LARGE else c,
-          "the scores are far from 0 here: which argument of exp is the largest? Subtract the "
-          "row's maximum first, or lse in the backward, and hide keys before exp: after it, "
-          "inf * 0 is NaN."),
+          "the scores are far from 0 here. Subtract the row's maximum before exp, or lse in the "
+          "backward. A maximum that starts at 0 stays there if all scores are negative. Hide keys "
+          "before exp: after it, inf * 0 is NaN."),
     Thing("rising-maximum", "with a maximum that does not rise from tile to tile",
           lambda c: replace(c, family="randn") if c.family in ("rising", "creeping") else c,
           "when the maximum grows by x, both running sums must shrink by exp(-x): that of the "

@@ -214,7 +214,7 @@ def _confinement(machine: Machine) -> list[Remark]:
     if machine.user:
         found.append(ok(f"files run as {machine.user}"))
     elif machine.is_root:
-        found.append(warning("files run as root: the account nobody cannot read this Python; "
+        found.append(warning("files run as root: the account `nobody` cannot read this Python; "
                              "--worker-user names another"))
     else:
         found.append(ok("files run as yourself: a self-check, no proof"))

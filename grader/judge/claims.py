@@ -69,8 +69,8 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
     others = ", ".join(kind for kind in asked if kind not in counted)
     return ("This file has no step markers, so the grader runs every test whose inputs the file "
             "accepts."
-            + f" Besides the original assignment's tests, these count: {counts}." * bool(counts)
-            + " These were run but do not count, because your file refuses such inputs or does not "
+            + f" Besides the original assignment's tests, tests with these count: {counts}." * bool(counts)
+            + " Tests with these were run but do not count, because your file refuses such inputs or does not "
             f"handle them: {others}." * bool(others))
 
 

@@ -201,7 +201,7 @@ class Reporter:
             self._detail(result.detail)
             return
         if self.printed and not self.brief:
-            self._line("     What the file printed in passing cases is shown with --verbose.")
+            self._line("     What was printed in passing cases is shown with --verbose.")
         beyond = [check for check in result.checks if check.group == "beyond" and check.asks]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))

@@ -341,7 +341,7 @@ def sink_start(base: float = 2.0) -> StepSpec:
             if np.allclose(got, sink, rtol=1e-5, atol=1e-5):
                 return None
             return Wrong((f"m_i = {number(names['m_i'][0])} and l_i = {number(names['l_i'][0])} "
-                          f"stand for a sink logit of {number(got[0])}; it should be {sink}.",),
+                          f"amount to a sink logit of {number(got[0])}; it should be {sink}.",),
                          want=str(sink), got=number(got[0]))
 
         def variants() -> dict:

@@ -45,7 +45,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                     return unlike(name, "one whole number", value)
             if not 0 <= bh < B * H:
                 return _told("bh", f"0 to {B * H - 1}", f"{int(bh)}", f"Program {program} has bh "
-                             f"{int(bh)}; bh goes from 0 to {B * H - 1}.")
+                             f"{int(bh)}; bh must be from 0 to {B * H - 1}.")
             if first not in range(0, N, T):
                 tiles = ", ".join(map(str, range(0, N, T)))
                 return _told(start, f"one of {tiles}", f"{int(first)}", f"Program {program} has "

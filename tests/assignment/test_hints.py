@@ -80,5 +80,5 @@ def test_where_nothing_can_be_written_a_hint_is_shown_and_not_remembered(files, 
 
 def test_steps_of_the_course_are_in_order_and_the_likeliest_has_the_hint():
     assert hints.look_at(STAGES[8], "8.17", "8.9", "8.15", marked=False) == (
-        "In the course, this is done in step 8.9, 8.15 or 8.17. For a hint: "
+        "In this course's problem_8.py, this is done in step 8.9, 8.15 or 8.17. For a hint: "
         "python autograder_optional.py --hint 8.17")

@@ -88,7 +88,7 @@ def doubled(p, s):
      "does not match its score: it is that of a score of -3. "),
     (lambda p, s: (s > -torch.inf).double() / (s > -torch.inf).sum(-1, keepdim=True),
      "effect-too-flat", "all keys that a query sees have the same weight"),
-    (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
+    (lambda p, s: p * 0.5, "effect-row-sums", "add up to 0.5 instead of 1."),
     (doubled, "effect-weights", "with one of the first 16 keys"),
     (lambda p, s: torch.where(p < 0.01 * p.amax(-1, keepdim=True), 0, p), "effect-small-weights",
      "each of them less than 1 % of the largest weight in its row"),
@@ -103,14 +103,14 @@ def test_a_count_of_wrong_pairs_says_where_they_are_or_that_they_are_everywhere(
     pairs = torch.zeros(150, 150, dtype=torch.bool)
     pairs[3, 140] = pairs[50, 20] = True
     assert attention_map._pattern(pairs, CASE) == (
-        ". This happens for 2 pairs (queries 3-50, keys 20-140).")
+        ". This happens for 2 pairs among queries 3-50 and keys 20-140.")
     pairs[0, 0] = pairs[0, 149] = pairs[149, 0] = True
     assert attention_map._pattern(pairs, CASE).endswith(" 5 pairs, spread over the whole matrix.")
 
 
 @pytest.mark.parametrize("queries, keys, said", [
-    (range(5, 20), range(3), "all of them with a sink inside the window."),
-    (range(40, 60), range(3), "all of them with a sink."),
+    (range(5, 20), range(3), "and in each of them the key is a sink inside the window."),
+    (range(40, 60), range(3), "and in each of them the key is a sink."),
     (range(5, 20), range(4, 5), "always with key 4, the first one after the sinks."),
     (range(5, 20), range(3, 4), "always with key 3."),
     (range(40, 60), range(9), "all of them with one of the first 9 keys.")])

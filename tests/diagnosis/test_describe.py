@@ -367,8 +367,8 @@ def test_a_tensor_in_16_bits_is_rounded_unless_the_right_one_fits_in_them():
 
 def test_a_file_without_steps_is_told_which_steps_cover_what_is_wrong():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask",))
-    assert ("In the course, this is done in step 7.8. For a hint: python autograder.py --hint 7.8"
-            in told(finding, STAGES[7], marked=False))
+    assert ("In this course's problem_7.py, this is done in step 7.8. For a hint: "
+            "python autograder.py --hint 7.8" in told(finding, STAGES[7], marked=False))
 
 
 def test_a_given_line_that_was_changed_is_looked_at_first():

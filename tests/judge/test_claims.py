@@ -122,7 +122,7 @@ def test_an_answer_claims_its_kind_and_the_report_says_which():
     claimed = claims.from_answers(checks)
     assert claimed == {ODD_D}
     said = claims.in_words(file(), checks, claimed)
-    assert f"these count: {ODD_D}." in said
+    assert f"tests with these count: {ODD_D}." in said
     assert said.endswith(f"does not handle them: {SMALL_D}, {LAST}.")
 
 
@@ -135,7 +135,7 @@ def test_the_layout_of_an_output_gradient_claims_no_layout_of_inputs():
 def test_what_the_file_refuses_is_not_said_to_be_tested():
     checks = {LOGITS: check("crashed", line=RAISES)}
     said = claims.in_words(file(), checks, frozenset({SINK_LOGITS}))
-    assert said.endswith(f"does not handle them: {SINK_LOGITS}.") and "these count" not in said
+    assert said.endswith(f"does not handle them: {SINK_LOGITS}.") and "with these count" not in said
 
 
 def test_every_case_of_the_course_alone_is_of_a_kind():

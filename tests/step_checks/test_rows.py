@@ -51,7 +51,7 @@ def wrong_rows(bh, start, count=lambda N, T: -(-N // T)) -> list[str]:
 
 
 @pytest.mark.parametrize("wrong, said", [
-    ({"bh": 6}, "Program 0 has bh 6; bh goes from 0 to 5."),
+    ({"bh": 6}, "Program 0 has bh 6; bh must be from 0 to 5."),
     ({"start_m": 8}, "Program 0 has start_m 8; tiles begin at 0, 16, 32, 48."),
     ({"h": 1}, "Program 0 has bh 0, which is head 0 of batch entry 0; here h and b give head 1 of "
      "batch entry 0."),

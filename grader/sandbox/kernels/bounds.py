@@ -128,5 +128,7 @@ def _lanes(outside: np.ndarray, whole: bool = True) -> str:
         return "in " * (outside.ndim > 1) + ", ".join(said) + f" of {size}" * whole
     if not whole:
         return ""
-    tile = f" of {size}" * (outside.ndim > 1)
-    return f"{'all' if outside.all() else 'among the'} {outside.size} elements{tile}"
+    if outside.ndim > 1:
+        return (f"the whole {outside.shape} tile" if outside.all() else
+                f"among the {outside.size} elements of {size}")
+    return f"{'all' if outside.all() else 'among the'} {outside.size} elements"

@@ -49,9 +49,9 @@ def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
     (16, 8, 8, 0, "y_ptr. They are in rows 12-15 of the (16, 8) tile"),
     (4, 16, 0, 92, "y_ptr. They are in columns 8-15 of the (4, 16) tile"),
     (10, 12, 10, 0, "y_ptr. They are in row 9, columns 10-11 of the (10, 12) tile"),
-    (4, 8, 8, 101, "y_ptr. They are all 32 elements of the (4, 8) tile"),
+    (4, 8, 8, 101, "y_ptr. They are the whole (4, 8) tile"),
     (4, 4, 31, 99, "y_ptr. They are among the 16 elements of the (4, 4) tile"),  # all but one
-    (4, 8, 8, 1 << 30, "every tensor. They are all 32 elements of the (4, 8) tile"),  # near none
+    (4, 8, 8, 1 << 30, "every tensor. They are the whole (4, 8) tile"),  # near none
 ])
 def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
     tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
