@@ -154,7 +154,8 @@ def test_every_case_of_the_course_alone_is_of_a_kind():
             "that the original assignment gives rounds them."])])
 def test_rounding_that_a_given_line_makes_is_remarked_on(number, excused, said):
     result = StageResult(number, "", 100, checks=[
-        check("pass", {"o": FITS | {"excused": True} if i < excused else FITS}) for i in range(3)])
+        check("pass", dict.fromkeys(("o", "lse"), FITS | {"excused": i < excused}))
+        for i in range(3)])
     claims.note_rounding(SimpleNamespace(stage=STAGES[number], result=result))
     assert result.remarks == said
 
