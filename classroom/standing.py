@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from classroom import late, roster, store
@@ -37,10 +37,10 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}
-    given = defaultdict(list)  # a hand-in -> the keys of whose it is
+    given = defaultdict(set)  # a hand-in -> the keys of whose it is
     for student in students:
         for each in student.hand_ins or (student,):
-            given[_handed(each)].append(student.key)
+            given[each.time, frozenset(each.files.items())].add(student.key)
     before = {old["key"]: person_of(old) for old in earlier}
     differ = roster.differing(before.values(), people, *SYSTEMS)
     for old in sorted(earlier, key=lambda old: old["key"] not in known):
@@ -52,14 +52,16 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path, type
         if now is None:  # a roster may have given the same person another name
             may_be = roster.match(was, list(people), differ)
             now = people[may_be[0]] if len(may_be) == 1 else None
-        is_theirs = FORMER not in old["notes"] and not _is_moved(
-            old, given[_handed(_as_it_was(old, results, Submitted("", "")))],
-            now.key if now else "", earlier)
-        if now is None or now.key in stands:
-            now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was))
-            kept[now.key] = _with_others(old, results, now) if is_theirs else _former(now)
-        elif now.is_nothing and old["state"] not in EMPTY and ABSENT not in (old["refused"] or ""):
-            now = _as_it_was(old, results, replace(now, person=_extended(now, old)))
+        moved = partial(_is_moved, now.key if now else "", given, earlier)
+        is_theirs = FORMER not in old["notes"] and not moved(
+            _as_it_was(old, results, Submitted("", "")))
+        old = old | {"others": [each for each in old["others"] if not moved(_hand_in(
+            Submitted("", ""), each, _packed(results, old, each["handed_in"]), {}))]}
+        is_gone = now is None or now.key in stands
+        if is_gone or now.is_nothing and old["state"] not in EMPTY and ABSENT not in (
+                old["refused"] or ""):
+            now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=was)
+                             if is_gone else replace(now, person=_extended(now, old)))
             kept[now.key] = _with_others(old, results, now) if is_theirs else _former(now)
         elif is_theirs and not (now.hand_ins or _is_by_mate(old["aside"])):
             is_typed = typed or now.person.typed
@@ -75,14 +77,11 @@ def in_teams(students: list[Submitted], kept: dict[str, bool], rules: late.Late 
              stages: list[int]) -> list[Submitted]:
     """The students with what another one of their team handed in, if nothing counts that they
     handed in themselves, and with what the system says about it.  kept: as everyone() has it."""
-    teams = defaultdict(list)
-    for student in students:
-        if student.person.team:
-            teams[student.person.team].append(student)
-    ranks = {student.key: _rank(student, rules, stages) for student in chain(*teams.values())}
-    return [student if kept.get(student.key) is False else _in_team(
-        student, [mate for mate in teams[student.person.team] if mate is not student], ranks)
-        for student in students]
+    ranks = {student.key: _rank(student, rules, stages) for student in students
+             if student.person.team}
+    return [student if kept.get(student.key) is False else _in_team(student, [
+        mate for mate in students if mate is not student and mate.key in ranks
+        and mate.person.team == student.person.team], ranks) for student in students]
 
 
 def _rank(student: Submitted, rules: late.Late | None, stages: list[int]) -> int:
@@ -114,37 +113,30 @@ def _in_team(student: Submitted, mates: list[Submitted], ranks: dict[str, int]) 
     mate = min(mates, key=lambda mate: mate.person.status.lower().startswith(DRAFTS))
     person, theirs = student.person, mate.person
     status = f"{theirs.status.partition(' - ')[0]} - {person.status.partition(' - ')[2]}"
+    person = replace(person, handed_in=theirs.handed_in, typed=theirs.typed,
+                     status=status.strip(" -"))
+    returns = student.returns or f"{person.name}_{person.id}_assignsubmission_file/" * (
+        person.system == "moodle" and bool(MOODLE.match(mate.returns)))
     notes = (f"{said} handed in what counts: their own is blank or too late",) * (mine == 1)
-    made = {"name": student.name, "mate": mate.name, "returns": student.returns or (
-        f"{person.name}_{person.id}_assignsubmission_file/" if person.system == "moodle"
-        and MOODLE.match(mate.returns) else ""), "person": replace(
-            person, handed_in=theirs.handed_in, typed=theirs.typed, status=status.strip(" -")),
-            "notes": (*mate.notes, *notes)}
-    return replace(mate, key=student.key, aside=(*mate.aside, aside), hand_ins=numbered(
-        (replace(each, aside=(*each.aside, aside)) for each in mate.hand_ins), student.key,
-        **made), **made)
+    first, *made = (replace(
+        each, name=student.name, key=student.key, person=person, returns=returns, mate=mate.name,
+        notes=each.notes + notes, aside=(*each.aside, aside)) for each in (mate, *mate.hand_ins))
+    return replace(first, hand_ins=numbered(made, student.key))
 
 
 def _is_by_mate(aside: Iterable[str]) -> bool:
     return any(line.startswith(BY_MATE) for line in aside)
 
 
-def _handed(given: Submitted) -> tuple:
-    return given.time, frozenset(given.files.items())
-
-
-def _is_moved(old: dict, owners: list[str], key: str, earlier: list[dict]) -> bool:
-    """Whether what a report is of has other owners now, one of whom did not have it before.  key:
-    of the student now."""
-    if not owners or key in owners or not any(_hashes(old)):
-        return False
-    had = {each["key"] for each in earlier if _hashes(each) == _hashes(old) or old["handed_in"] in [
-        other["handed_in"] for other in each["others"]]}
-    return not had.issuperset(owners)
-
-
-def _hashes(report: dict) -> list[str | None]:
-    return [stage["sha256"] for stage in report["stages"]]
+def _is_moved(key: str, given: dict[tuple, set[str]], earlier: list[dict], was: Submitted) -> bool:
+    """Whether an earlier hand-in is not the student's of this key now, but that of somebody who did
+    not have it before.  given: as in everyone()."""
+    owners = given.get((was.time, frozenset(was.files.items())), set()) if was.files else set()
+    hashes = {number: sha256(data) for number, data in was.files.items() if owners}
+    return bool(owners) and key not in owners and not owners <= {
+        old["key"] for old in earlier if all(
+            stage["sha256"] == hashes.get(stage["stage"]) for stage in old["stages"])
+        or was.time and was.time.isoformat() in [each["handed_in"] for each in old["others"]]}
 
 
 def _former(student: Submitted) -> Submitted:
