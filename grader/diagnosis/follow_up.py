@@ -227,7 +227,7 @@ def _proved(id: str, words: str, rule: str, matrix: attention_map.Matrix, which:
     if mistakes.plain(id) in suspects.OF_THE_CASE:
         return (f"In {which} ({matrix.label}), {words}.", "The grader made this mistake on "
                 f"purpose in that case and got exactly {whose}. Add --show to see them drawn.")
-    made = "this mistake" if rule else "each of these mistakes"
+    made = "this mistake" if rule or ", or " not in words else "each of these mistakes"
     return sentence(words), (
         f"The grader made {made} on purpose in {which} ({matrix.label}) and got exactly "
         f"{whose}. Add --show to see them drawn.")

@@ -319,6 +319,7 @@ class Call:
                     ("phase-left-out", said): range(0),
                     ("phase-too-short", said, "a tile"): range(begin, end - BN, BN),
                     ("phase-too-short", said, "a key"): range(begin, end - 1, BN),
+                    ("phase-too-short", said, "rounded down"): range(begin, end // BN * BN, BN),
                     ("phase-too-late", said): range(begin + BN, end, BN),
                     ("phase-too-long", said, "a tile"): range(begin, end + BN, BN),
                     ("phase-too-long", said, "a key"): range(begin, end + 1, BN),

@@ -85,6 +85,13 @@ def sinks_and_window(start, M, T, N):
     return [(at, True) for at in (*range(0, 20, T), *range(first, min(start + M, N), T))]
 
 
+def sinks_rounded_down(start, M, T, N):
+    W, S = (200, 70) if N > 128 else (23, 5)  # as attention_map.longer() has them
+    first = max(start - W + 1, 0) // T * T
+    return [(at, True) for at in (*range(0, min(S // T * T, first), T),
+                                  *range(first, min(start + M, N), T))]
+
+
 def last_full_tile_missing(start, M, T, N):
     full = [at for at in range(0, start, T)]
     return [one for one in visits(start, M, T, N) if one[0] not in full[-1:]]
@@ -170,6 +177,7 @@ def named(case, ask) -> tuple[str, str]:
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j < 4))), "sinks-of"),
     (WINDOW, answer(lambda i, j, c: (j <= i) & (i - j < 24)), "window-of"),
     (SINKS, answer(window), "sinks-ignored"),
+    (SINKS, answer(sinks, loop=sinks_rounded_down), "phase-too-short"),
     (SINKS, answer(lambda i, j, c: (j <= i) & ((i - j < c.window) | (j <= c.sinks))),
      "sinks-plus-one"),
     (SINKS, answer(sinks, sink=lambda x: x - 1e4), "sink-logits-ignored"),
