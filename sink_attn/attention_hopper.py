@@ -61,8 +61,8 @@ ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
 # What each step gains (H200, D = 128, ms, off -> on, full; causal): persistent programs .817 ->
 # .778; .448 -> .416.  P V under the softmax .788 -> .778; .424 -> .416.  Turns .788 -> .778; .414
-# -> .416.  16 partial maxima per row (1: none) .779 -> .778; .409 -> .416.  8 in place of 16, D = 64:
-# full 1.099 -> 1.069, window 1024 .326 -> .307, others alike.
+# -> .416.  16 partial maxima per row (1: none) .779 -> .778; .409 -> .416.  8 in place of 16,
+# D = 64: full 1.099 -> 1.069, window 1024 .326 -> .307, others alike.
 STEPS = dict(STAY=True, UNDER=True, TURNS=True, COLUMNS=8)
 
 

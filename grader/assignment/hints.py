@@ -52,8 +52,8 @@ def look_at(stage: Stage, *steps: str, marked: bool = True) -> str:
     """A sentence on the steps to look at again, or, for a file that has none, on the course's."""
     if not marked:
         there = sorted(steps, key=lambda id: int(id.partition(".")[2]))
-        return (f"In this course's {stage.filename}, this is done in step {either(there)}. For a hint: "
-                + _command(stage, steps[0]))
+        return (f"In this course's {stage.filename}, this is done in step {either(there)}. "
+                f"For a hint: {_command(stage, steps[0])}")
     origin = stage.origins.get(steps[0], "")  # its hints say more
     copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
     return f"look at step {either(steps)}{copied}; more: {_command(stage, origin or steps[0])}"

@@ -65,13 +65,14 @@ def in_words(file: Submission, checks: Mapping[Case, Check], claimed: frozenset[
     asked = sorted(frozenset().union(*(case.kinds for case in checks)))
     counted = frozenset().union(*(case.kinds for case, check in checks.items()
                                   if decides(file, case, check, claimed)))
-    counts = ", ".join(kind for kind in asked if kind in counted)
-    others = ", ".join(kind for kind in asked if kind not in counted)
-    return ("This file has no step markers, so the grader runs every test whose inputs the file "
-            "accepts."
-            + f" Besides the original assignment's tests, tests with these count: {counts}." * bool(counts)
-            + " Tests with these were run but do not count, because your file refuses such inputs or does not "
-            f"handle them: {others}." * bool(others))
+    text = ("This file has no step markers, so the grader runs every test whose inputs the file "
+            "accepts.")
+    if counts := ", ".join(kind for kind in asked if kind in counted):
+        text += f" Besides the original assignment's tests, tests with these count: {counts}."
+    if others := ", ".join(kind for kind in asked if kind not in counted):
+        text += (" Tests with these were run but do not count, because your file refuses such "
+                 f"inputs or does not handle them: {others}.")
+    return text
 
 
 def note_rounding(context: GradingContext) -> None:
